@@ -44,7 +44,7 @@ struct CompareOptions {
   std::optional<double> floor = {};  // of all cases, in place of floors()
   // Fields that may differ. The names of cases omit the axes among them.
   std::vector<std::string> factors = {};
-  std::string base_label = "BASE", next_label = "NEW";  // what texts call the sides
+  std::string base_label = "BASE", next_label = "NEW";  // names of the sides in texts
 };
 
 struct CaseTimes {
@@ -66,7 +66,7 @@ struct CaseTimes {
 };
 
 // A number that is constant in BASE and differs in NEW (changed), or that varies in BASE (unsteady,
-// so NEW proves nothing).
+// so a difference in NEW is inconclusive).
 struct NumberChange {
   std::string name, number;
   std::string base, next;  // several values with " | " between, the first ones of many

@@ -92,7 +92,7 @@ std::string short_name(const CaseTimes& times, const UnitNames& names) {
   return text;
 }
 
-// Lines no wider than the console, broken between words.
+// Folds text into lines that fit the console, broken between words.
 std::string folded(const std::string& text, std::size_t indent) {
   std::string lines, line;
   for (const auto part : std::views::split(text, ' ')) {

@@ -1,7 +1,7 @@
 #pragma once
 // The launches of one side of a comparison, read from run directories. The launch is the unit of
-// replication: its iterations share pages, routes and neighbours, so more of them say little about
-// the next launch (Hunold and Carpen-Amarie, arXiv:1505.07734).
+// replication. Its iterations share pages, routes and neighbours, so more iterations predict little
+// about the next launch (Hunold and Carpen-Amarie, arXiv:1505.07734).
 
 #include <string>
 #include <vector>

@@ -93,7 +93,7 @@ class Diagnosis {
         idle = &rank;
       }
     }
-    // An earlier failure may be why the others do not progress.
+    // An earlier failure may be the reason why the others do not progress.
     for (const RankView& rank : ranks_)
       if (rank.here && rank.failed_s < since_s + timeout_s_) return std::nullopt;
     if (idle) return Culprit{Kind::hung, idle->rank};

@@ -52,7 +52,7 @@ struct LossReport {
 
 std::optional<LossReport> diagnose(const Snapshot& snapshot, double now_s, double timeout_s);
 
-// A rank without a heartbeat for longer is not asked to report.
+// A rank without a heartbeat for longer cannot be the reporter.
 inline constexpr double responsive_s = 2;
 
 }  // namespace harness

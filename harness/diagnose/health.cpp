@@ -65,7 +65,7 @@ bool is_torn(const RunFile& run, const Record& record) {
          record.failure == run.context.failure;
 }
 
-// By kind and ranks: the first case, and how many there are.
+// Groups failures by kind and ranks: the first case and the number of cases.
 void failed_cases(const RunFile& run, Findings& findings) {
   struct Failed {
     std::string first;

@@ -19,7 +19,7 @@ enum class Level : int { ok = 0, warning = 1, critical = 2 };
 std::string_view name(Level level);  // "OK", "WARN", "CRITICAL"
 
 struct Finding {
-  Level level = Level::ok;  // ok: blames no rank, and drains nothing
+  Level level = Level::ok;  // ok: blames and drains no rank
   // "lost rank", "wrong result", "exception", "timeout", "out of memory", "full disk", "slow disk",
   // "different software", "slow link", "slow rank", "shared core", "jitter", "below the limit",
   // "inconclusive", "wrong input", "injected"

@@ -36,7 +36,7 @@ const std::map<std::string, double, std::less<>> limit_floors{
     {"computation", 0.15}, {"bandwidth", 0.1}, {"message", 0.03}};
 constexpr double long_limit_s = 1e-4;
 
-// Values by rank; empty if the record has none.
+// Values by rank; empty if the record has no such values.
 std::vector<double> by_rank(const Record& record, std::string_view name) {
   std::vector<double> values;
   while (true) {
@@ -91,8 +91,8 @@ std::vector<std::vector<int>> ends_of(const LinkMatrix& matrix) {
   return ends;
 }
 
-// The best bandwidth of an end with any other, in the slower direction: low if its own network
-// link is slow, however many pairs that affects.
+// Returns the best bandwidth of an end with any other, in the slower direction. It is low if the
+// end's own network link is slow, for any number of affected pairs.
 double best_of(const LinkMatrix& matrix, const std::vector<int>& end) {
   double best = 0;
   for (const int here : end)
@@ -155,7 +155,7 @@ void slow_links(const RunFile& run, Findings& findings) {
 // Finds ranks that are late or compute slowly: busy while the others wait, or busy for longer.
 void slow_ranks(const RunFile& run, Findings& findings) {
   struct Seen {
-    std::vector<double> ratios;        // to the others, in all cases that can show slowness
+    std::vector<double> ratios;        // to the other ranks, in all cases that can show slowness
     std::vector<double> slow, shared;  // in cases in which it was slow; with a shared core
     std::size_t able_to_share = 0;     // cases that can show a shared core
     std::string example;

@@ -87,7 +87,7 @@ class Judge {
     return (shared_ >> static_cast<unsigned>(oracle) & 1u) != 0 ? Reference::shared
                                                                 : Reference::independent;
   }
-  // For sending it to the rank that merges (machine/base/bytes.h).
+  // To send it to the rank that merges (machine/base/bytes.h).
   static auto members(auto& self) {
     return std::tie(self.rank_, self.shared_, self.results_, self.fingerprints_, self.memory_,
                     self.wire_);

@@ -194,7 +194,7 @@ double best_copy(std::int64_t set, const auto& seconds_with) {
 // at once. In bytes received per second on this rank, by working set (sent plus received bytes) in
 // rising order.
 //
-// Over shared_memory a receiver copies from the sender's memory, by the better way to store, as for
+// Over shared_memory a receiver copies from the sender's memory, by the faster way to store, as for
 // local copies. unchanged: the same bytes repeatedly. fresh: the sender rewrites them before each
 // copy.
 struct ReceivingRates {

@@ -1,5 +1,5 @@
 #pragma once
-// Medians with exact intervals. Times are neither normal nor independent: nothing here assumes
+// Medians with exact intervals. Times are not normal and not independent. No method here assumes
 // normality, and the interval is widened for dependence.
 
 #include <optional>

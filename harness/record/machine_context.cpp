@@ -42,7 +42,7 @@ nlohmann::ordered_json machine_context(std::string_view schema) {
                       {"size", cache.size},
                       {"num_sharing", cache.num_sharing}});
   json["load_avg"] = cpu.load_avg;
-  // The build type of the timed code, which is ours.
+  // The build type of this program, which is the timed code.
   json["library_build_type"] = build_info().optimized ? "release" : "debug";
   json["schema"] = schema;
   json["shardmark_version"] = build_info().version;

@@ -74,7 +74,7 @@ struct Quantiles {
 // t[rank][iteration], seconds.
 struct SampleMatrix {
   int ranks = 0;
-  std::vector<double> seconds;  // ranks * iterations, a row a rank
+  std::vector<double> seconds;  // ranks * iterations, one row per rank
   int iterations() const { return ranks == 0 ? 0 : static_cast<int>(seconds.size()) / ranks; }
 };
 
@@ -156,7 +156,7 @@ struct Record : Described {
   double cpu_seconds = 0;  // of this rank's process, per iteration
   Quantiles quantiles;
   std::string timing;           // sample, loop, window, armed (sampler.h)
-  bool oversubscribed = false;  // ranks shared a GPU, so times say nothing about speed
+  bool oversubscribed = false;  // ranks shared a GPU, so times do not show speed
   bool shares_cores = false;    // more ranks than cores, so the times include scheduling
   std::string stop;             // converged, time_cap, sample_cap
   SampleMatrix samples;

@@ -227,7 +227,7 @@ std::string record_json(const Record& record, const Place& place) {
   json["iterations"] = record.samples.iterations() > 0 || sampled == record.counters.end()
                            ? record.samples.iterations()
                            : static_cast<int>(sampled->second);
-  // Every consumer reads these two, even if nothing was timed.
+  // Every consumer reads these two, also for cases without a time.
   json["real_time"] = or_zero(record.seconds * 1e9);
   json["cpu_time"] = or_zero(record.cpu_seconds * 1e9);
   json["time_unit"] = "ns";

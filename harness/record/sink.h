@@ -26,7 +26,7 @@ class Progress {
   virtual ~Progress() = default;
   virtual void start(std::size_t cases) = 0;
   virtual void case_started(const std::string& name) = 0;
-  // The median of the samples so far, several times a case.
+  // The median of the samples so far, several times per case.
   virtual void case_sampled(double /*seconds*/, int /*samples*/) {}
   virtual void case_done(const Record& record) = 0;
   // records: all, without their samples.

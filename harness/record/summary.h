@@ -76,7 +76,7 @@ std::string seconds_text(double seconds);   // "105 us", "1.24 s": three digits
 std::string duration_text(double seconds);  // "35 s", "2 min 5 s", "1 h 20 min"
 // "2 (node-a) to 5 (node-b) bandwidth 3.1 of 12 GB/s".
 std::string pair_text(const LinkMatrix& matrix, const LinkMatrix::SlowPair& pair);
-// On one line, without control characters.
+// Returns the text on one line, without control characters.
 std::string plain(std::string_view text);
 // The reason and the findings of the oracles that failed, one line each.
 std::vector<std::string> failure_lines(const Record& record);

@@ -9,7 +9,7 @@
 namespace harness {
 
 std::string junit_xml(const RunFile& run);
-// From run.json of this directory. Throws like read_run.
+// Writes junit.xml from run.json of this directory. Throws like read_run.
 void write_junit(const std::string& directory);
 
 // Escapes text for XML and HTML. Invalid UTF-8 and characters that XML 1.0 lacks become U+FFFD.

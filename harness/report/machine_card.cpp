@@ -1,4 +1,4 @@
-// The machine of a run on one card: its parts, its software, and what the run did not exercise.
+// The machine of a run on one card: parts, software, and the features that the run did not use.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

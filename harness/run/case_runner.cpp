@@ -132,7 +132,7 @@ void remove_speed_claims(Record& record) {
 // Sent to rank 0 before each rank's judge.
 struct Report {
   double limit_s = 0;
-  bool shares_gpu = false;  // the times say nothing about a GPU or a link
+  bool shares_gpu = false;  // the times do not show the speed of a GPU or a link
 };
 
 void fail(Record& record, const Failure& failure) {

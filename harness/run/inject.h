@@ -12,7 +12,7 @@
 //   hang, die, exit_early:rank=1,iteration=7          in sample 7 of the first case that has one
 //   out_of_memory:rank=1,bytes=64KiB     allocations fail beyond that
 //   slow_disk:rank=1,rate=20MB/s         of its offloading; on rank 0 also of the run directory
-//   full_disk:rank=1,bytes=1MiB          likewise: writes fail beyond that
+//   full_disk:rank=1,bytes=1MiB          the same files: writes beyond that fail
 //   wrong_version:rank=1,library=nccl,version=2.18.3  in its fingerprint
 //
 // An iteration is the number of a sample, from 0, in every case that reaches it, or `judging`.

@@ -40,7 +40,7 @@ ProcessState process_state(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text;
   std::getline(file, text);
-  const std::size_t name_end = text.rfind(')');  // the name may hold anything
+  const std::size_t name_end = text.rfind(')');  // the name may contain any character
   if (name_end == std::string::npos || name_end + 2 >= text.size()) return ProcessState::unknown;
   switch (text[name_end + 2]) {
     case 'Z':
@@ -55,7 +55,7 @@ ProcessState process_state(std::int64_t pid) {
   }
 }
 
-// Bypasses stdio: the hung thread may hold its lock.
+// Bypasses stdio, because the hung thread may hold its lock.
 void say(std::string_view text) {
   const std::string line = fmt::format("shardmark: {}\n", text);
   [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());

@@ -24,8 +24,8 @@
 //       speedup_over_library. With `static constexpr bool yardstick_is_part = true` no speedup.
 //       With `bool has_yardstick() const`, the same on all ranks, only in the cases for which it is
 //       true.
-//   std::optional<machine::Failure> check(Runner), void rehearse(Runner)   check returns what is
-//       wrong with this rank's output after every sample of unit and yardstick, not timed. Before
+//   std::optional<machine::Failure> check(Runner), void rehearse(Runner)   check returns the error
+//       of this rank's output, if any, after every sample of unit and yardstick, not timed. Before
 //       the sample, rehearse runs the same once with other input, so that a stale output shows.
 //   void describe(Description&)   on every rank after judge; rank 0's is kept (description.h).
 //   static constexpr Counter counters[]   the counters that describe sets.
@@ -80,7 +80,7 @@ struct Context {
   std::uint64_t seed = 1234;
   std::string data_file = {};  // --data; empty: generated
   std::string load_file = {};  // --load; empty: initial values are random
-  std::string save_file = {};  // --save; empty: nothing is saved
+  std::string save_file = {};  // --save; empty: values are not saved
 };
 
 // The cost of one iteration on one rank, and the factors of its rates.

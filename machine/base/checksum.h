@@ -1,6 +1,6 @@
 #pragma once
 // Checksums of bytes that leave memory. CRC-32C (Castagnoli et al. 1993, doi:10.1109/26.231911)
-// finds every single flipped bit, and every burst of up to 32, whatever the length.
+// finds every single flipped bit, and every burst of up to 32 bits, for any length.
 
 #include <cstddef>
 #include <cstdint>

@@ -17,7 +17,7 @@ namespace machine {
 
 struct Failure {
   enum class Kind : unsigned char {
-    exception,      // any exception without a kind of its own
+    exception,      // any exception without a more specific kind
     wrong_result,   // an oracle or the check of a sample failed
     wrong_input,    // an invalid file or option of the user
     out_of_memory,  //
@@ -30,7 +30,7 @@ struct Failure {
   };
   Kind kind = Kind::exception;
   int rank = -1;    // that failed or found the failure; -1: unknown
-  int peer = -1;    // that sent the wrong data, was waited for or had failed; -1: none
+  int peer = -1;    // that sent the wrong data, was waited for or had failed; -1: no peer
   int sample = -1;  // number of the sample; -1: outside of samples
   // Ranks whose values a wrong sum contains; 0: not a sum. Above 2 the faulty rank is unknown.
   int summed_ranks = 0;

@@ -5,7 +5,7 @@
 // Each descriptor fills one cache line and has its own sequence word, so the receiver waits on the
 // line in which the message arrives. The receiver counts the messages that it has taken in a
 // separate line. It also offers places for future messages. If the sender wrote a message to such a
-// place, its descriptor contains only the word `delivered`.
+// place, the address in its descriptor is `delivered`.
 
 #include <atomic>
 #include <cstddef>

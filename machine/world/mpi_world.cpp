@@ -244,11 +244,11 @@ void MpiWorld::open_control_plane() {
   post_ = std::make_unique<PipePost>(std::move(from), std::move(to), patient);
 }
 
-// In MPI_Finalize MPICH 4.0 and 4.1 flush each connection of UCX that was used. Over TCP the other
-// side answers that in its own progress. A rank that has all answers goes on to a barrier of the
-// process manager and answers nothing there, so a rank that still waits for it waits forever.
-// Therefore each rank asks every other before it answers any (exchange_with_all), and no rank is in
-// MPI while another may have begun to finalize.
+// In MPI_Finalize, MPICH 4.0 and 4.1 flush each UCX connection that was used. Over TCP, the other
+// side answers the flush in its own progress. A rank that has all answers enters a barrier of the
+// process manager, in which it does not answer. A rank that still waits for its answer then waits
+// forever. Therefore each rank asks every other rank before it answers any (exchange_with_all). No
+// rank is in MPI while another may have begun to finalize.
 MpiWorld::~MpiWorld() {
   const bool healthy = board_->failed_rank() < 0;
   if (healthy) {

@@ -15,9 +15,9 @@ enum class MpiLibrary { mpich, openmpi };
 MpiLibrary mpi_library();
 std::string_view name(MpiLibrary library);  // for people
 
-// Initializes MPI. The destructor finalizes MPI, unless a rank has failed: MPI would wait for that
-// rank forever. At most one per process. Throws MachineError, also if the launcher belongs to
-// another MPI library, because its ranks would not find each other.
+// Initializes MPI. The world's destructor finalizes it, unless a rank has failed: MPI would wait
+// for that rank forever. At most one per process. Throws MachineError, also if the launcher belongs
+// to another MPI library, because its ranks would not find each other.
 std::unique_ptr<World> make_mpi_world(double timeout_s);
 
 // Whether a launcher started this process as one of its ranks.

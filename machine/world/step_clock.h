@@ -12,8 +12,8 @@
 //   clock.stop();
 //   clock.times().own.rows                               // forward, communication of tp, other
 //
-// A thread without a started clock records nothing: During only checks a pointer. With a started
-// clock it reads the time twice.
+// Without a started clock, During records nothing and only checks a pointer. With a started clock,
+// it reads the time twice.
 
 #include <cstddef>
 #include <map>
