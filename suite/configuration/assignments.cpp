@@ -81,8 +81,8 @@ void Assignments::set(const Field& field, const Value& value, const Origin& orig
   if (const std::string* word = std::get_if<std::string>(&value)) {
     try {
       field.set(chosen(*word, origin, limits));
-    } catch (const std::invalid_argument&
-                 error) {  // the key has no choices, so the enumeration checks its names
+    } catch (const std::invalid_argument& error) {
+      // The key has no choices, so the enumeration checks its names.
       reject("{}: {}", origin.text(), error.what());
     }
   } else {
