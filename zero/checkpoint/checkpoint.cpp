@@ -19,7 +19,7 @@ namespace zero {
 namespace {
 
 [[noreturn]] void refuse(std::string_view doing, const std::string& path) {
-  throw CheckpointError(fmt::format("{} {}: {}", doing, path, std::strerror(errno)));
+  throw CheckpointError(fmt::format("cannot {} {}: {}", doing, path, std::strerror(errno)));
 }
 
 void write_all(int file, const std::string& path, const void* data, std::size_t bytes) {
@@ -28,30 +28,30 @@ void write_all(int file, const std::string& path, const void* data, std::size_t 
     if (wrote > 0)
       done += static_cast<std::size_t>(wrote);
     else if (wrote == 0 || errno != EINTR)
-      refuse("writing", path);
+      refuse("write", path);
   }
 }
 
 int open_new(const std::string& path) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) refuse("making", path);
+  if (file < 0) refuse("create", path);
   return file;
 }
 
 void sync(int file, const std::string& path) {
-  if (::fsync(file) != 0) refuse("syncing", path);
+  if (::fsync(file) != 0) refuse("sync", path);
 }
 
-// A name is on the disk when its folder is; not every file system lets a folder be synced.
+// Syncs the names of files. Some file systems cannot sync a folder (EINVAL).
 void sync_folder(const std::string& folder) {
   const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (opened < 0) refuse("opening", folder);
+  if (opened < 0) refuse("open", folder);
   const bool failed = ::fsync(opened) != 0 && errno != EINVAL;
   ::close(opened);
-  if (failed) refuse("syncing", folder);
+  if (failed) refuse("sync", folder);
 }
 
-// Removes files of other saves. One that can't be removed does no harm.
+// Removes files of other saves. Ignores files that cannot be removed.
 void remove_other_saves(const std::string& folder, const std::string& save) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
@@ -109,7 +109,7 @@ void PartWriter::add(const Piece& piece, const Tensor& elements) {
 std::string PartWriter::finish() {
   reached_("part written");
   sync(file_, path_);
-  if (::close(std::exchange(file_, -1)) != 0) refuse("closing", path_);
+  if (::close(std::exchange(file_, -1)) != 0) refuse("close", path_);
   reached_("part synced");
   return part_text({bytes_, stored_});
 }
@@ -132,7 +132,7 @@ void commit(const std::string& folder, const std::string& save,
   ::close(file);
   sync_folder(folder);  // the parts' names
   reached("index synced");
-  if (::rename(beside.c_str(), path.c_str()) != 0) refuse("renaming", beside);
+  if (::rename(beside.c_str(), path.c_str()) != 0) refuse("rename", beside);
   reached("index renamed");
   sync_folder(folder);
   remove_other_saves(folder, save);
@@ -146,7 +146,7 @@ void save(machine::World& world, const machine::Group& group, const std::string&
       machine::philox(static_cast<std::uint64_t>(now), static_cast<std::uint64_t>(::getpid()));
   const std::string name =
       world.broadcast(group, 0, fmt::format("{:08x}{:08x}", random[0], random[1]));
-  const std::string right = "+";  // before a part's text; else it is an error
+  const std::string right = "+";  // prefix of a part's text; any other text is an error
   const auto attempt = [&](const std::function<std::string()>& work) {
     std::string mine;
     try {

@@ -1,18 +1,19 @@
 #pragma once
-// The sharded state of a training in a folder: one file for each rank, and an index of the elements
-// of every tensor. It can be read at any other degrees (checkpoint_piece.h), with the same bits.
+// A checkpoint of the sharded training state in a folder: one file per rank, and an index of the
+// elements of every tensor. It can be read at other parallel degrees (checkpoint_piece.h), with the
+// same bits.
 //
-//   index.json                  last line: "crc32c " and the checksum of all before it
-//   SAVE-rank-3-of-8.part       64 bytes that name it, then the pieces, each from a multiple of 64
+//   index.json                  last line: "crc32c " and the checksum of all text before it
+//   SAVE-rank-3-of-8.part       a header of 64 bytes, then the pieces, each at a multiple of 64
 //
 // Every save is a set of new files. Renaming the new index makes it the checkpoint. So if a save is
 // killed, the folder holds the previous or the new checkpoint, complete. Files and folder are
 // synced first. Files of older and unfinished saves are removed afterwards.
 //
-// All errors are CheckpointError, one line that names the file: a file that is missing, of another
-// save, or of another length; a wrong checksum of a piece or an index; an index with impossible
-// numbers; a tensor that is missing or has another dtype or shape, or elements that no file has.
-// An index is checked before it is used.
+// All errors are CheckpointError with one line that names the file. The causes are: a missing file,
+// or one of another save or length; a wrong checksum of a piece or an index; an index with
+// impossible numbers; a tensor that is missing or has another dtype or shape; elements that no file
+// stores. An index is checked before it is used.
 
 #include <cstdint>
 #include <functional>
@@ -34,11 +35,11 @@ class CheckpointError : public machine::MachineError {
   using machine::MachineError::MachineError;
 };
 
-// Numbers that are the same on all ranks: steps, the state of a loss scale. Doubles as their bits
-// (std::bit_cast).
+// Numbers that are equal on all ranks, such as steps and the state of a loss scale. Doubles are
+// stored as their bits (std::bit_cast).
 using Numbers = std::map<std::string, std::uint64_t>;
 
-// For tests: called at the points where a save could be killed, with the name of the point.
+// For tests: called with the name of each point at which a save could be killed.
 using Reached = std::function<void(std::string_view)>;
 
 struct StoredPiece {
@@ -48,22 +49,22 @@ struct StoredPiece {
   std::uint32_t checksum = 0;  // wide_checksum
 };
 
-// One rank's file of a save, which has a name of 16 hexadecimal digits.
+// A writer of one rank's file of a save. The name of a save is 16 hexadecimal digits.
 class PartWriter {
  public:
   PartWriter(const std::string& folder, const std::string& save, int rank, int ranks,
              const Reached& reached = {});
   PartWriter(const PartWriter&) = delete;
   PartWriter& operator=(const PartWriter&) = delete;
-  ~PartWriter();  // without finish: removes the file
+  ~PartWriter();  // removes the file unless finish was called
 
-  // The tensor's elements, in order; as many as the piece has, on any device.
+  // Adds the elements of the piece, in order: piece.size() elements on any device.
   void add(const Piece& piece, const Tensor& elements);
-  // Adds the states that exist of a range of the flat buffers.
+  // Adds all existing states of a range of the flat buffers.
   void add(const std::vector<FlatPiece>& pieces, const RangeStates& states) {
     for_each_state(pieces, states, [this](const auto&... of_piece) { add(of_piece...); });
   }
-  std::string finish();  // synced; the text that commit takes
+  std::string finish();  // syncs the file; returns the text for commit
 
  private:
   void write(const void* data, std::size_t bytes);
@@ -74,13 +75,14 @@ class PartWriter {
   std::vector<StoredPiece> stored_;
 };
 
-// Called by one rank when all have finished; parts in the order of the ranks.
+// Writes the index. One rank calls it after all ranks have finished. parts: the texts of finish, in
+// rank order.
 void commit(const std::string& folder, const std::string& save,
             const std::vector<std::string>& parts, const Numbers& numbers,
             const Reached& given = {});
 
-// Collective over the group; fill adds the pieces of this rank. If any rank fails, every rank
-// throws and the previous checkpoint stays. Makes the folder if it is missing.
+// Collective over the group. fill adds the pieces of this rank. If any rank fails, every rank
+// throws and the previous checkpoint stays. Creates the folder if it is missing.
 void save(machine::World& world, const machine::Group& group, const std::string& folder,
           const Numbers& numbers, const std::function<void(PartWriter&)>& fill);
 
@@ -89,7 +91,7 @@ class Checkpoint {
   explicit Checkpoint(const std::string& folder);
 
   std::uint64_t number(const std::string& name) const;
-  // The elements of the wanted piece, in order, of its dtype.
+  // Reads the elements of the wanted piece, in order. `into` must have the stored dtype.
   void read(const Piece& wanted, const Tensor& into) const;
   // The counterpart of PartWriter::add.
   void read(const std::vector<FlatPiece>& pieces, const RangeStates& states) const {

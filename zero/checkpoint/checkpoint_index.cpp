@@ -48,7 +48,7 @@ StoredPiece parse_piece(const json& value, std::uint64_t part_bytes) {
   piece.begin = integers(value.at("begin"));
   piece.extent = integers(value.at("extent"));
   const std::vector<std::int64_t> range = integers(value.at("range"));
-  if (range.size() != 2) refuse("its range is not of two numbers");
+  if (range.size() != 2) refuse("its range does not have two numbers");
   piece.range = {range[0], range[1]};
   if (const std::string why = why_no_piece(piece); !why.empty()) refuse(why);
   stored.dtype = dtype(value.at("dtype").get<std::string>());
@@ -112,14 +112,14 @@ CheckpointIndex parse_index(const std::string& path, const std::string& text) {
   };
   const std::size_t size = text.size() < last_line_bytes ? 0 : text.size() - last_line_bytes;
   if (text.substr(size) != fmt::format("{}{:08x}\n", last_line, crc32c(text.data(), size)))
-    refuse("it is not what was written: its checksum is wrong");
+    refuse("its checksum is wrong");
   CheckpointIndex index;
   try {
     const json whole = json::parse(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(size));
     if (whole.at("format") != format_name)
       refuse(fmt::format("its format is {}, not \"{}\"", whole.at("format").dump(), format_name));
     index.save = whole.at("save").get<std::string>();
-    if (!is_save_name(index.save)) refuse("its save has no right name");
+    if (!is_save_name(index.save)) refuse("its save has an invalid name");
     for (const auto& [name, value] : whole.at("numbers").items()) {
       if (!value.is_number_unsigned()) refuse(fmt::format("'{}' is not a number", name));
       index.numbers[name] = value.get<std::uint64_t>();

@@ -1,5 +1,5 @@
 #pragma once
-// The text of a checkpoint's index (checkpoint.h), written and read.
+// Functions that write and parse a checkpoint's index (checkpoint.h).
 
 #include <string>
 #include <vector>
@@ -19,11 +19,11 @@ struct CheckpointIndex {
   std::vector<StoredPart> parts;  // by rank
 };
 
-std::string part_text(const StoredPart& part);  // what PartWriter::finish gives
-// parts: texts of them. With the checksum.
+std::string part_text(const StoredPart& part);  // the result of PartWriter::finish
+// Returns the index with its checksum. parts: texts of part_text, in rank order.
 std::string index_text(const std::string& save, const Numbers& numbers,
                        const std::vector<std::string>& parts);
-// Throws CheckpointError that begins with path.
+// Throws CheckpointError with a text that begins with `path`.
 CheckpointIndex parse_index(const std::string& path, const std::string& text);
 
 inline constexpr std::size_t part_header_bytes = 64, part_alignment = 64;

@@ -9,7 +9,7 @@
 namespace zero {
 namespace {
 
-// Nothing where it goes beyond 2^60.
+// Returns false if the product exceeds 2^60.
 bool product(const std::vector<std::int64_t>& extents, std::int64_t& size) {
   size = 1;
   for (const std::int64_t extent : extents)
@@ -22,17 +22,17 @@ bool product(const std::vector<std::int64_t>& extents, std::int64_t& size) {
 std::string why_no_piece(const Piece& piece) {
   const std::size_t rank = piece.global.size();
   if (rank > machine::Shape::max_rank || piece.begin.size() != rank || piece.extent.size() != rank)
-    return fmt::format("{} extents, and a box of {} and {}", rank, piece.begin.size(),
-                       piece.extent.size());
+    return fmt::format("global, begin and extent have {}, {} and {} dimensions", rank,
+                       piece.begin.size(), piece.extent.size());
   for (std::size_t dim = 0; dim < rank; ++dim) {
     const std::int64_t global = piece.global[dim], begin = piece.begin[dim],
                        extent = piece.extent[dim];
     if (global < 0 || begin < 0 || extent < 0 || begin > global || extent > global - begin)
-      return fmt::format("{} elements from {} on are not inside an extent of {}", extent, begin,
+      return fmt::format("{} elements from index {} are not inside an extent of {}", extent, begin,
                          global);
   }
   std::int64_t whole = 0, box = 0;
-  if (!product(piece.global, whole)) return "more elements than can be";
+  if (!product(piece.global, whole)) return "more than 2^60 elements";
   product(piece.extent, box);
   if (piece.range.begin < 0 || piece.range.end < piece.range.begin || piece.range.end > box)
     return fmt::format("elements {} to {} of a box of {}", piece.range.begin, piece.range.end, box);
@@ -40,8 +40,8 @@ std::string why_no_piece(const Piece& piece) {
 }
 
 std::vector<Run> runs(const Piece& piece) {
-  // Elements of the box that follow each other in the tensor: all of the dimensions that it has
-  // whole, and of the one before them.
+  // The number of the box's elements that are contiguous in the tensor. They cover the innermost
+  // dimensions that the box contains completely, and its extent in the next dimension.
   std::int64_t length = 1;
   std::size_t outer = piece.global.size();
   while (outer > 0) {

@@ -39,7 +39,7 @@ class OpenFile {
     for (std::size_t done = 0; done < bytes;) {
       const ssize_t got = ::pread(file_, static_cast<char*>(into) + done, bytes - done,
                                   static_cast<off_t>(offset + done));
-      if (got == 0) refuse("it ends too early");
+      if (got == 0) refuse("it is truncated");
       if (got < 0 && errno != EINTR) refuse(std::strerror(errno));
       if (got > 0) done += static_cast<std::size_t>(got);
     }
@@ -72,7 +72,7 @@ Checkpoint::Checkpoint(const std::string& folder)
     std::string header(part_header_bytes, '\0');
     part.read(0, header.data(), header.size());
     if (header != part_header(index.save, rank, index.parts.size()))
-      part.refuse(fmt::format("it is not of rank {} of the save {}", rank, index.save));
+      part.refuse(fmt::format("it is not the part of rank {} of save {}", rank, index.save));
     paths_.push_back(path);
     for (StoredPiece& piece : index.parts[rank].pieces) {
       const std::string name = piece.piece.name;
@@ -125,7 +125,7 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
                       fmt::join(piece.global, ", "), machine::name(stored.stored.dtype),
                       fmt::join(wanted.global, ", "), machine::name(into.dtype())));
     const std::vector<Run> has = runs(piece);
-    std::vector<std::byte> bytes;  // read when there is something new in it
+    std::vector<std::byte> bytes;  // read only if it has missing elements
     auto from = has.begin();
     for (const Run& run : gaps) {
       while (from != has.end() && from->global + from->size <= run.global) ++from;
@@ -145,8 +145,8 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
     }
   }
   if (const auto gap = std::ranges::find(there, false); gap != there.end())
-    throw CheckpointError(fmt::format("{}: no file has element {} of the wanted {} of tensor {}",
-                                      index_, gap - there.begin(), wanted.size(), wanted.name));
+    throw CheckpointError(fmt::format("{}: no file stores element {} of {} of tensor {}", index_,
+                                      gap - there.begin(), wanted.size(), wanted.name));
   into.device().stream().copy(into.data(), read.data(), read.size());
   into.device().stream().synchronize();
 }

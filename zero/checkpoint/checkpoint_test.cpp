@@ -116,10 +116,10 @@ TEST_F(CheckpointFiles, TornSetsAreRejectedByFileName) {
   expect_refusal(part(1), "it has 113 bytes");
   restore();
   write(part(1), part_header(second, 1, 2) + good.substr(part_header_bytes));
-  expect_refusal(part(1), "it is not of rank 1 of the save " + first);
+  expect_refusal(part(1), "it is not the part of rank 1 of save " + first);
   restore();
-  write(part(1), read(part(0)));  // of another rank
-  expect_refusal(part(1), "it is not of rank 1");
+  write(part(1), read(part(0)));  // another rank's
+  expect_refusal(part(1), "it is not the part of rank 1");
   restore();
   for (std::size_t at = part_header_bytes; at < good.size(); ++at) {
     std::string flipped = good;
@@ -156,13 +156,13 @@ TEST_F(CheckpointFiles, HostileIndicesAreRejected) {
            {"\"offset\":64", "\"offset\":-8", "is not a number"},
            {"\"offset\":64", "\"offset\":1e3", "is not a number"},
            {"\"bytes\":112", "\"bytes\":18446744073709551615", "is not a number"},
-           {"\"global\":[6,4]", "\"global\":[1152921504606846976,16]", "more elements than can be"},
+           {"\"global\":[6,4]", "\"global\":[1152921504606846976,16]", "more than 2^60 elements"},
            {"\"global\":[6,4]", "\"global\":[2,4]", "are not inside an extent of 2"},
            {"\"range\":[0,12]", "\"range\":[0,4611686018427387904]", "of a box of 12"},
            {"\"range\":[0,12]", "\"range\":[12,0]", "of a box of 12"},
-           {"\"begin\":[0,0]", "\"begin\":[0,0,0]", "extents"},
+           {"\"begin\":[0,0]", "\"begin\":[0,0,0]", "dimensions"},
            {"\"float\"", "\"floaty\"", "'floaty' is not a dtype"},
-           {first, "../../../etc/pass", "its save has no right name"},
+           {first, "../../../etc/pass", "its save has an invalid name"},
            {"\"name\":\"a\"", "\"name\":7", "type"},
            {"\"parts\": [", "\"parts\": 1, \"more\": [", ""},
            {"\"parts\"", "\"party\"", "parts"},
@@ -188,7 +188,7 @@ TEST_F(CheckpointFiles, HostileIndicesAreRejected) {
   PartWriter writer(folder, second, 0, 1);
   writer.add(rows(0, 3), counted(12, 0));
   commit(folder, second, {writer.finish()}, {});
-  says(rows(2, 2), "no file has element 4 of the wanted 8 of tensor a");
+  says(rows(2, 2), "no file stores element 4 of 8 of tensor a");
 }
 
 // The process is killed at each point. Its files stay as written.

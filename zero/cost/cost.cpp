@@ -18,7 +18,7 @@ std::uint64_t bytes_of(std::int64_t elements, Dtype dtype) {
 
 class Calls {
  public:
-  // count: of the whole (all_reduce) or of a share.
+  // count: elements of the whole buffer (all_reduce) or of a share.
   void add(std::string_view group, Operation operation, Dtype dtype, int ranks, std::int64_t count,
            std::int64_t calls, std::string_view what) {
     if (ranks == 1 || count == 0 || calls == 0) return;
@@ -78,9 +78,9 @@ StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& l
   return state_cost(rule, plan.value_dtype, sizes, options.offload_optimizer, away);
 }
 
-// A shard comes up for every use of its bucket, in every micro-batch; in the update what lies in
-// the file is written, and read where values are their own master and no copy of it is kept on the
-// host.
+// Every use of a bucket in every micro-batch copies its shard to the device. The update writes the
+// values that are in the file. It reads them first if they are their own master and the host keeps
+// no copy of it.
 OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout, const Rule& rule,
                                  const StepOptions& options, const Usage& usage) {
   OffloadTraffic moved;
@@ -179,7 +179,7 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
         values -= layout.shard_elements(bucket);
     }
   }
-  std::size_t passing = 0;  // either on the wire or staged
+  std::size_t passing = 0;  // the larger of the wire buffer and the staging
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen || plan.dp == 1) continue;

@@ -1,20 +1,21 @@
 #pragma once
-// The cost of a step for a rank, by the papers' formulas: its collectives, bytes sent for
-// each (group, operation, dtype), and bytes held for each category. Pure functions of the plan
-// that need no memory and no ranks: the oracles compare with them, and `shardmark plan` predicts
-// runs that are too large to try.
+// The cost of a step for a rank, by the papers' formulas: its collectives, bytes sent for each
+// (group, operation, dtype), and bytes held for each category. Pure functions of the plan that need
+// no memory and no ranks. The oracles compare runs with them, and `shardmark plan` predicts runs
+// that are too large to try.
 //
 // A bandwidth-optimal collective over n ranks sends, per rank, for a buffer of B bytes that n
-// divides (the layout sees to that): all-reduce 2(n-1)/n B, reduce-scatter and all-gather (n-1)/n B
-// (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002). With Psi padded elements, d ranks, m
-// micro-batches and u uses of every part in a micro-batch (2: forward and backward), a rank sends
-// (Rajbhandari et al. 2020, arXiv:1910.02054, section 7; E_w: bytes on the wire)
+// divides (the layout guarantees this): all-reduce 2(n-1)/n B, reduce-scatter and all-gather
+// (n-1)/n B (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002). With Psi padded elements, d
+// ranks, m micro-batches and u uses of every part in a micro-batch (2: forward and backward), a
+// rank sends (Rajbhandari et al. 2020, arXiv:1910.02054, section 7; E_w: bytes on the wire)
 //   stage 0   2(d-1)/d Psi E_w
 //   stage 1    (d-1)/d Psi (E_w + E_v)
 //   stage 2    (d-1)/d Psi (m E_w + E_v)          reduced in every micro-batch
-//   stage 3    (d-1)/d Psi (m E_w + m u E_v)      of persistent parameters E_v once, not m u times
+//   stage 3    (d-1)/d Psi (m E_w + m u E_v)      persistent parameters: E_v once, not m u times
 // in one message for each bucket, collective and peer (and piece: collectives/cost.h). For the
-// smallest buffers a communicator may prefer an algorithm that sends more: algorithm_of names it.
+// smallest buffers a communicator may select an algorithm that sends more. algorithm_of returns its
+// name.
 
 #include <string_view>
 #include <vector>
@@ -27,41 +28,42 @@
 
 namespace zero {
 
-// How a model uses the rows of the plan in a step. The cost of stages 0 and 1 does not depend on
-// it.
+// A model's uses of the plan's rows in a step. The cost of stages 0 and 1 does not depend on them.
 struct Usage {
   int micro_batches = 1;
   // The arguments of before_use in a micro-batch, in order.
   std::vector<std::vector<int>> uses = {};
-  // The arguments of before_gradients and of gradients_ready in its backward, in order.
+  // The arguments of before_gradients and of gradients_ready in a micro-batch's backward, in order.
   std::vector<std::vector<int>> begun = {}, ready = {};
 };
-// Every part forward, then every part backward, the last first, its gradients ready after its use.
+// Returns the usage of all parts in forward, then all parts in backward, the last part first. The
+// gradients of a part are ready after its use in backward.
 Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro_batches);
 
 using collectives::CollectiveCalls;
-// The collectives of one step that updates (is not skipped for an infinite norm), over groups of
-// more than one rank. Throws std::invalid_argument for an unknown stage.
+// Returns the collectives of one step that updates (is not skipped for an infinite norm), over
+// groups of more than one rank. Throws std::invalid_argument for an unknown stage.
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options = {},
                                             const Usage& usage = {});
 
-// The name of the algorithm that runs such a collective; "library" among them.
+// Returns the name of the algorithm that runs such a collective. The name may be "library".
 std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
                               machine::Transport transport);
 
-// Peaks of bytes held over a step that is not the first; with stages 0 and 1 also what is held
+// Peak bytes held in a step after the first. With stages 0 and 1 the same bytes are also held
 // between steps.
-//   parameters  all values; stage 3: the shards, persistent buckets, and the most that is gathered;
+//   parameters  all values; stage 3: the shards, persistent buckets, and peak gathered values;
 //               with offload_param only the persistent buckets' shards
-//   gradients   all gradients; stages 2 and 3: the shards, and the most in buckets' buffers
-//   optimizer   of the owned elements (optimizer.h)
+//   gradients   all gradients; stages 2 and 3: the shards, and the peak of the buckets' buffers
+//   optimizer   states of the owned elements (optimizer.h)
 //   buffers     the decay mask and the norm's doubles, and the larger of a bucket on the wire (if
-//               communication_data_type is another) and the staging of allgather_bucket_size
-// With an offloaded optimizer the device holds what its part of the ranges needs. The host_* are of
-// the memory that offload_optimizer (streamed_optimizer.h) and offload_param (offload_param.h)
-// take; if the states stay on the device, the longest slot is a buffer there. The staging of a
-// communicator for CUDA tensors and the scratch of its plans are not included.
+//               communication_data_type differs) and the staging of allgather_bucket_size
+// With an offloaded optimizer the device holds only the states and buffers of the elements that
+// stay on it. The members host_* count the host memory of offload_optimizer (streamed_optimizer.h)
+// and offload_param (offload_param.h). If the values are offloaded and the states are not, the
+// device has a buffer for the longest slot. The staging of a communicator for CUDA tensors and the
+// scratch of its plans are not included.
 struct ExpectedMemory {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, buffers = 0;
   std::size_t host_optimizer = 0, host_buffers = 0, host_parameters = 0;
@@ -71,15 +73,17 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
                                const Rule& rule, const StepOptions& options = {},
                                const Usage& usage = {});
 
-// Bytes that offload_optimizer and offload_param move in a step that updates. Of the owned
-// elements, h of them the host's, whose gradients and values have E_g and E_v bytes: h E_g down and
-// h E_v up; with states in a file all are, values that are their own master go down, too, and every
-// state once each way between memory and file (Ren et al. 2021, arXiv:2101.06840, section 4;
-// Rajbhandari et al. 2021, arXiv:2104.07857). Of n values that are offloaded, used u times in each
-// of m micro-batches: m u n E_v up, from the file the same, and n E_v to it by the update; nothing
-// comes up after it. Where states stay on the device n E_v go down in the update, of float32 values
-// after as many have come up; those that a file has are read for that, also where it has the
-// states. A file's slots are padded to io_alignment.
+// Returns the bytes that offload_optimizer and offload_param move in a step that updates. Gradients
+// and values have E_g and E_v bytes per element, and the host updates h of the owned elements. So h
+// E_g bytes go down and h E_v bytes go up. With states in a file the host updates all owned
+// elements. Values that are their own master then also go down, and every state moves once each way
+// between memory and file (Ren et al. 2021, arXiv:2101.06840, section 4; Rajbhandari et al. 2021,
+// arXiv:2104.07857). If n values are offloaded and used u times in each of m micro-batches, m u n
+// E_v go up. A file reads the same number of bytes, and the update writes n E_v to it. No values go
+// up after the update. If the states stay on the device, the update moves n E_v down. It first
+// moves n E_v up if the values are their own master (float32). With states on the device or in a
+// file, the update also reads such values if they are in a file. A file's slots are padded to
+// io_alignment.
 OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
                                         const Rule& rule, const StepOptions& options,
                                         const Usage& usage = {});

@@ -5,9 +5,9 @@
 
 namespace zero {
 
-// In time: the position in backward at which a bucket begins (the first of its rows) and at which
-// it goes (the last of its rows, or of a bucket before it, which goes first). Rows that are never
-// ready hold their bucket back to the end, where what is left goes one by one.
+// Times are positions in backward. A bucket begins with the first of its rows. It is reduced when
+// the last of its rows is ready and all earlier buckets are reduced. A bucket with a row that is
+// never ready waits until the end of backward, which reduces the remaining buckets one by one.
 std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& layout,
                                       const StepOptions& options, const Usage& usage) {
   const auto end = usage.ready.size();
@@ -33,7 +33,8 @@ std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& la
     lives.push_back({last, bucket.range.size()});
     buckets.push_back(&bucket);
   }
-  // The elements of bucket i when gradients of `at` have been begun, until it is reduced.
+  // Returns the elements that bucket i holds after the gradients of `at` are begun, until it is
+  // reduced.
   const auto begun = [&](std::size_t i, std::size_t at) {
     std::int64_t elements = 0;
     for (const int row : buckets[i]->rows) {
@@ -45,7 +46,8 @@ std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& la
   };
   std::int64_t most = 0;
   for (std::size_t at = 0; at <= end; ++at) {
-    // While gradients of `at` are made: what has not gone before, and the one that went last.
+    // While the gradients of `at` are computed, memory holds the begun buckets that are not reduced
+    // and, with overlap_comm, the last bucket that was sent.
     std::int64_t held = 0;
     std::size_t first = 0;
     while (first < lives.size() && lives[first].goes < at) ++first;
@@ -54,10 +56,10 @@ std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& la
     if (options.overlap_comm && first > 0)
       under_way = lives[first - 1].size;
     else if (options.overlap_comm && usage.micro_batches > 1 && !lives.empty())
-      under_way = lives.back().size;  // of the micro-batch before
+      under_way = lives.back().size;  // of the previous micro-batch
     most = std::max(most, held + under_way);
-    // Then those that are complete go, one after the other; a buffer that nothing has begun, or to
-    // copy to, is taken when the one before is back.
+    // Then the complete buckets are reduced, one after the other. A bucket that is not begun, or
+    // not contiguous, gets its buffer after the previous bucket is freed.
     for (std::size_t i = first; i < lives.size() && lives[i].goes == at; ++i) {
       const bool whole_already = options.contiguous_gradients && begun(i, at) > 0;
       most = std::max(most, held + (whole_already ? 0 : lives[i].size));

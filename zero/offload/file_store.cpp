@@ -9,7 +9,7 @@ namespace zero {
 
 namespace {
 
-// Each state begins on a line of the cache.
+// Aligns each state to a cache line.
 std::int64_t stride(std::int64_t elements) { return (elements + 15) / 16 * 16; }
 
 std::size_t bytes_of(const KeptStates& kept, Dtype dtype, std::int64_t elements) {
@@ -62,8 +62,8 @@ FileStore::FileStore(const Rule& rule, Dtype value, const StreamPieces& pieces,
   swap_ = std::make_unique<SwapFile>(options.swap, pieces.count(), slot, buffers_);
 }
 
-// The buffer of a piece is that of the one buffer_count before it: it is read into when that one's
-// write is done.
+// A piece shares its buffer with the piece that is buffer_count before it. The read starts when the
+// write of that piece is complete.
 void FileStore::pass(Access access, const Use& use) {
   const std::int64_t count = std::ssize(buffers_);
   const std::int64_t ahead = count > 1 ? std::max<std::int64_t>(count - 2, 1) : 0;

@@ -12,7 +12,7 @@ StoreCost host_store_cost(const Rule& rule, Dtype value, const StreamPieces& pie
 
 class HostStore final : public StateStore {
  public:
-  // pieces outlive this; decay_mask: a byte for each of their elements.
+  // `pieces` must outlive the store. decay_mask: a byte for each of their elements.
   HostStore(const Rule& rule, Dtype value, const StreamPieces& pieces,
             const std::vector<std::uint8_t>& decay_mask, machine::Device& host);
   void pass(Access access, const Use& use) override;

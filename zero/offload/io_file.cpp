@@ -16,8 +16,7 @@ namespace zero {
 
 using machine::MachineError;
 
-// Not every file system that has O_DIRECT refuses it at once with EINVAL, but those that lack it
-// do.
+// File systems without O_DIRECT reject it in open with EINVAL.
 IoFile::IoFile(std::string name, const std::string& path, int flags) : name_(std::move(name)) {
   constexpr int mode = 0600;
   descriptor_ = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, mode);
@@ -31,23 +30,23 @@ IoFile IoFile::unnamed(const std::string& folder, std::uint64_t bytes, int rank)
   const std::string name = fmt::format("the swap file in {} of rank {}", folder, rank);
   IoFile file(name, folder, O_RDWR | O_TMPFILE);
   if (file.descriptor_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-    // Without files that never had a name: one that has it for a moment.
+    // The file system has no O_TMPFILE. Create a file with a name and unlink it.
     const std::string path = fmt::format("{}/shardmark-{}-{}.swap", folder, ::getpid(), rank);
     file = IoFile(name, path, O_RDWR | O_CREAT | O_EXCL);
     if (file.descriptor_ >= 0) ::unlink(path.c_str());
   }
   if (file.descriptor_ < 0)
-    throw MachineError(fmt::format("cannot make {}: {}", name, std::strerror(errno)),
+    throw MachineError(fmt::format("cannot create {}: {}", name, std::strerror(errno)),
                        machine::kind_of_errno(errno));
   struct statvfs space {};
   const auto refuse = [&](int error) {
     if (::fstatvfs(file.descriptor_, &space) != 0) space = {};
     throw MachineError(
-        fmt::format("cannot make {} of {} bytes: {} ({} bytes are free)", name, bytes,
+        fmt::format("cannot create {} of {} bytes: {} ({} bytes are free)", name, bytes,
                     std::strerror(error), std::uint64_t{space.f_bavail} * space.f_frsize),
         machine::kind_of_errno(error));
   };
-  // Asked before, or a file system would first be filled up to find out.
+  // Check the free space first, because fallocate could fill the file system before it fails.
   if (::fstatvfs(file.descriptor_, &space) == 0 &&
       bytes / std::max<std::uint64_t>(space.f_frsize, 1) > space.f_bavail)
     refuse(ENOSPC);

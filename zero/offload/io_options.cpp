@@ -12,17 +12,16 @@ namespace zero {
 void check(const IoOptions& options) {
   if (options.block_size == 0 || options.block_size % io_alignment != 0 ||
       options.block_size > std::size_t{1} << 30)
-    machine::reject("block_size {} is not a multiple of {} bytes up to 1 GiB", options.block_size,
-                    io_alignment);
+    machine::reject("block_size is {}; expected a multiple of {} bytes, at most 1 GiB",
+                    options.block_size, io_alignment);
   if (options.queue_depth < 1 || options.queue_depth > 4096)
-    machine::reject("queue_depth {} is not from 1 to 4096", options.queue_depth);
+    machine::reject("queue_depth is {}; expected 1 to 4096", options.queue_depth);
 }
 
 std::string why_not_mapped(int error, std::size_t largest, std::uint64_t locked) {
-  constexpr std::size_t most = std::size_t{1} << 30;  // of a buffer, for any kernel so far
+  constexpr std::size_t most = std::size_t{1} << 30;  // per buffer, in all kernels so far
   const std::string what = "buffers are not mapped by the kernel: ";
-  if (largest > most)
-    return what + fmt::format("one has {} bytes, and it takes no more than {}", largest, most);
+  if (largest > most) return what + fmt::format("one has {} bytes (maximum {})", largest, most);
   if (error == ENOMEM) return what + fmt::format("RLIMIT_MEMLOCK is too small ({} bytes)", locked);
   return what + std::strerror(error);
 }
@@ -35,8 +34,8 @@ Tensor aligned_memory(machine::Device& device, Dtype dtype, std::size_t bytes, C
                      category);
   const std::size_t past = reinterpret_cast<std::uintptr_t>(whole.data()) % io_alignment;
   const std::size_t skipped = past == 0 ? 0 : io_alignment - past;
-  // A block in pages of 4 KiB is a request of hundreds of segments, or several requests: huge pages
-  // make it one of few. Without huge pages nothing changes.
+  // In pages of 4 KiB, a block needs a request with hundreds of segments, or several requests. Huge
+  // pages reduce it to one request with few segments. Without huge pages the call has no effect.
   ::madvise(static_cast<std::byte*>(whole.data()) + skipped, bytes, MADV_HUGEPAGE);
   return whole.slice(static_cast<std::int64_t>(skipped / size),
                      {static_cast<std::int64_t>(bytes / size)});

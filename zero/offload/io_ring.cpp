@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// user_data of what is no block.
+// user_data of submissions that are not blocks.
 constexpr std::uint64_t wake = ~std::uint64_t{0};
 
 struct Transfer {
@@ -33,16 +33,16 @@ struct Transfer {
   std::string file;
   int descriptor = -1;
   bool write = false, direct = true, awaited = false;
-  std::size_t blocks = 0;                   // that are not done
-  std::optional<machine::Failure> failure;  // the first
+  std::size_t blocks = 0;                   // not done
+  std::optional<machine::Failure> failure;  // the first one
 };
 
 struct Block {
   IoRing::Ticket ticket = 0;
   std::uint64_t offset = 0;
   std::byte* data = nullptr;
-  std::size_t bytes = 0;  // that are left
-  std::size_t asked = 0;  // of the kernel, now
+  std::size_t bytes = 0;  // remaining
+  std::size_t asked = 0;  // in the current request
   bool continued = false;
 };
 
@@ -52,9 +52,9 @@ struct Registered {
 
 }  // namespace
 
-// One lock holds all of it but the kernel's wait. Only the thread submits blocks and takes them
-// back, so that the kernel never interrupts the caller's computation for it; the caller's
-// submission is one that does nothing but end the kernel's wait, while the thread is in there.
+// The mutex protects all members, except during the wait in the kernel. Only the thread submits and
+// completes blocks, so the kernel never interrupts the caller's computation. While the thread waits
+// in the kernel, the caller submits only requests that end this wait.
 struct IoRing::Engine {
   explicit Engine(const IoOptions& given);
   ~Engine();
@@ -80,7 +80,7 @@ struct IoRing::Engine {
   std::vector<std::size_t> free_slots;
   Ticket last = 0;
   IoCounts counts;
-  Clock::time_point came_back = Clock::now();  // the last block
+  Clock::time_point came_back = Clock::now();  // time of the last completed block
   bool in_kernel = false, stopping = false;
   std::thread thread;
 
@@ -89,11 +89,11 @@ struct IoRing::Engine {
 
 IoRing::Engine::Engine(const IoOptions& given)
     : options(given), slots(static_cast<std::size_t>(given.queue_depth)) {
-  // A place for the submission that wakes.
+  // One more entry, for the submission that wakes the thread.
   if (const int error =
           io_uring_queue_init(static_cast<unsigned>(options.queue_depth) + 1, &ring, 0);
       error < 0)
-    throw MachineError(fmt::format("no io_uring of queue_depth {} on rank {}: {}",
+    throw MachineError(fmt::format("cannot create an io_uring of queue_depth {} on rank {}: {}",
                                    options.queue_depth, options.rank, std::strerror(-error)));
   if ((ring.features & IORING_FEAT_EXT_ARG) == 0) {  // a wait with a timeout that submits nothing
     io_uring_queue_exit(&ring);
@@ -125,8 +125,8 @@ IoRing::Engine::~Engine() {
   }
   thread.join();
   io_uring_queue_exit(&ring);
-  // The kernel may still write there: no other code may get this memory. If there is none left for
-  // the list, the process ends here, which is safe, too.
+  // The kernel may still write to this memory, so no other code may get it. If the allocation
+  // fails, the process ends here, which is also safe.
   // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
   if (lost) new std::map<Ticket, Transfer>(std::move(transfers));
 }
@@ -210,7 +210,7 @@ void IoRing::Engine::work() {
   }
 }
 
-// The next block that may begin.
+// Returns the next block that may start.
 std::deque<Block>::iterator IoRing::Engine::next() {
   return std::ranges::find_if(queue, [&](const Block& block) {
     const Transfer& transfer = transfers.at(block.ticket);
@@ -262,14 +262,14 @@ void IoRing::Engine::prepare(std::size_t slot) {
   io_uring_sqe_set_data64(sqe, slot);
 }
 
-// Retries what the kernel does not take now; it only lacks memory.
+// Retries if the kernel rejects the submission for a temporary lack of resources.
 void IoRing::Engine::submit() {
   while (io_uring_sq_ready(&ring) > 0) {
     const int error = io_uring_submit(&ring);
     if (error == -EINTR || error == -EAGAIN || error == -EBUSY)
       std::this_thread::yield();
     else if (error < 0)
-      break;  // the timeout of the wait names the file
+      break;  // wait() times out and names the file
   }
 }
 

@@ -8,10 +8,10 @@
 //   ring.wait(reading);
 //
 // A transfer is split into blocks. At most queue_depth blocks are pending at any time, those of
-// earlier transfers first; a separate thread submits them while the caller computes. Memory must
-// not change until the transfer was waited for; it is kept alive as long. A short block is
-// continued where it ended; one that ends at the end of the file, or between two alignments, is an
-// error. All calls come from one thread.
+// earlier transfers first. A separate thread submits them while the caller computes. Memory must
+// not change until wait returns for its transfer; the ring keeps it alive until then. The rest of a
+// short block is submitted again. A block that ends at the end of the file, or not at a multiple of
+// io_alignment, is an error. All calls must come from one thread.
 //
 // Options are those of DeepSpeed's `aio`, with its defaults.
 
@@ -31,11 +31,11 @@ using machine::Category, machine::Dtype, machine::Tensor;
 struct IoOptions {
   std::size_t block_size = std::size_t{1} << 20;  // bytes, a multiple of io_alignment
   int queue_depth = 8;
-  bool single_submit = false;  // submit every block separately, not as many as fit
+  bool single_submit = false;  // submit every block separately, not in batches
   double timeout_s = 60;       // without a completed block
   int rank = 0;                // for messages
-  // For tests. Ask the kernel for at most most_bytes at once (0: all), to simulate short transfers;
-  // begin a write only when it is waited for.
+  // For tests. most_bytes limits a request to the kernel, to simulate short transfers (0: no
+  // limit). late_writes starts a write only when the caller waits for it.
   std::size_t most_bytes = 0;
   bool late_writes = false;
 };
@@ -48,27 +48,27 @@ struct IoCounts {
 
 class IoRing {
  public:
-  // The reason why no ring can be made here, or empty: a build without liburing, a kernel without
-  // io_uring, a container that forbids it.
+  // Returns an empty text, or the reason why no ring is available: a build without liburing, a
+  // kernel without io_uring, or a container that forbids it.
   static std::string why_not();
 
   // Throws std::invalid_argument that names the option, or machine::MachineError with why_not().
   explicit IoRing(const IoOptions& options);
-  // Waits for pending blocks, no longer than the timeout; then cancels them.
+  // Waits for pending blocks up to the timeout, then cancels them.
   ~IoRing();
   IoRing(IoRing&&) = delete;
 
-  // Lets the kernel map memory that many transfers use. Returns nothing, or why it failed:
-  // transfers work without. Call it once, before any transfer.
+  // Lets the kernel map memory that many transfers use. Returns an empty text, or the reason of a
+  // failure. Transfers also work without the mapping. Call it once, before any transfer.
   std::string register_memory(const std::vector<Tensor>& memory);
 
-  // The bytes of the tensor, host memory. Its address, its size and the offset are multiples of
-  // io_alignment.
+  // Start a transfer of all bytes of a tensor in host memory. Its address, its size and the offset
+  // are multiples of io_alignment.
   using Ticket = std::uint64_t;
   Ticket read(const IoFile& file, std::uint64_t offset, const Tensor& into);
   Ticket write(const IoFile& file, std::uint64_t offset, const Tensor& from);
-  // Waits until the transfer is done; call it once for each. Throws machine::MachineError that
-  // names the file, the rank and the offset, or machine::Timeout.
+  // Waits until the transfer is done. Call it once for each transfer. Throws machine::MachineError
+  // that names the file, the rank and the offset, or machine::Timeout.
   void wait(Ticket ticket);
 
   const IoOptions& options() const { return options_; }
@@ -80,12 +80,12 @@ class IoRing {
   std::unique_ptr<Engine> engine_;
 };
 
-void check(const IoOptions& options);  // throws as the constructor
-// Explains the kernel's error for buffers of at most `largest` bytes each; locked: the bytes that
-// RLIMIT_MEMLOCK lets this process lock.
+void check(const IoOptions& options);  // throws like the constructor
+// Returns a message for the kernel's error. largest: bytes of the largest buffer; locked: the bytes
+// that RLIMIT_MEMLOCK lets this process lock.
 std::string why_not_mapped(int error, std::size_t largest, std::uint64_t locked);
-// Allocates aligned_bytes(bytes) of host memory and returns `bytes` of it, which begin at a
-// multiple of io_alignment. `bytes` is a multiple of it as well.
+// Allocates aligned_bytes(bytes) of host memory and returns `bytes` of it that begin at a multiple
+// of io_alignment. `bytes` must also be such a multiple.
 Tensor aligned_memory(machine::Device& device, Dtype dtype, std::size_t bytes, Category category);
 constexpr std::size_t aligned_bytes(std::size_t bytes) { return bytes + io_alignment; }
 

@@ -137,8 +137,8 @@ TEST_F(Ring, RejectsInvalidOptions) {
               "the swap file in " + folder + " of rank 2 of 1125899906842624 bytes: No space");
   text = what([&] { IoFile::unnamed(folder + "/nowhere", 4096, 2); });
   EXPECT_SAYS(text, "nowhere of rank 2: No such file or directory");
-  EXPECT_SAYS(what([] { IoRing({.block_size = 1000}); }), "block_size 1000");
-  EXPECT_SAYS(what([] { IoRing({.queue_depth = 0}); }), "queue_depth 0");
+  EXPECT_SAYS(what([] { IoRing({.block_size = 1000}); }), "block_size is 1000");
+  EXPECT_SAYS(what([] { IoRing({.queue_depth = 0}); }), "queue_depth is 0");
 }
 
 TEST_F(Ring, ReportsBufferedFiles) {
@@ -151,7 +151,7 @@ TEST(RegisteredMemory, ReportsWhyTheKernelDidNotMapIt) {
   constexpr std::size_t limit = std::size_t{1} << 30;
   EXPECT_SAYS(why_not_mapped(ENOMEM, limit, 65536), "RLIMIT_MEMLOCK is too small (65536 bytes)");
   EXPECT_SAYS(why_not_mapped(EFAULT, limit + 4096, 65536),
-              "one has 1073745920 bytes, and it takes no more than 1073741824");
+              "one has 1073745920 bytes (maximum 1073741824)");
   EXPECT_SAYS(why_not_mapped(EOPNOTSUPP, limit, 65536), std::strerror(EOPNOTSUPP));
 }
 

@@ -51,7 +51,7 @@ StateCost state_cost(const Rule& rule, Dtype value, const std::vector<std::int64
   check(options);
   const auto elements =
       static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}));
-  std::int64_t longest = 0, staged = 0;  // InMemoryOptimizer's
+  std::int64_t longest = 0, staged = 0;  // of the InMemoryOptimizer
   for (std::size_t i = 0; i < away.size(); ++i) {
     if (!away[i]) continue;
     longest = std::max(longest, sizes[i]);

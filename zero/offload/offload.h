@@ -1,7 +1,8 @@
 #pragma once
-// Where the optimizer's states are stored: DeepSpeed's `offload_optimizer`, with its `device` none,
-// cpu or nvme. ratio, nvme_path, buffer_count, buffer_size and sub_group_size have its names too.
-// Only the elements that the rank owns are offloaded; only their gradients are copied to the host.
+// The storage of the optimizer's states: DeepSpeed's `offload_optimizer`, with its `device` none,
+// cpu or nvme. ratio, nvme_path, buffer_count, buffer_size and sub_group_size also have DeepSpeed's
+// names. Only the elements that the rank owns are offloaded, and only their gradients are copied to
+// the host.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,18 +22,18 @@ namespace zero {
 enum class OffloadDevice : unsigned char { none, cpu, nvme };
 std::string_view name(OffloadDevice device);
 std::vector<std::string> offload_device_names();
-// key: for messages. Throws std::invalid_argument that names the nearest.
+// key: for messages. Throws std::invalid_argument that names the nearest device.
 OffloadDevice find_offload_device(std::string_view wanted,
                                   std::string_view key = "offload_optimizer");
 
-// With device cpu.
+// Options of device cpu.
 struct OffloadOptions {
   std::int64_t piece_size = std::int64_t{1} << 20;  // elements
   double ratio = 1;  // fraction of the elements that the host updates (DeepSpeed's name)
   bool delayed_update = false;
 };
 
-// With device nvme. Names and defaults are DeepSpeed's; sizes are elements.
+// Options of device nvme. Names and defaults are DeepSpeed's; sizes are elements.
 struct NvmeOptions {
   SwapOptions swap = {};
   std::int64_t sub_group_size = 1'000'000'000;
@@ -44,10 +45,10 @@ struct StateOptions {
   OffloadDevice device = OffloadDevice::none;
   OffloadOptions cpu = {};
   NvmeOptions nvme = {};
-  // The device whose memory cpu and nvme use, also offload_param; it outlives the step. Null: the
-  // step makes one.
+  // The device whose memory offload_optimizer and offload_param use. It must outlive the step.
+  // Null: the step makes one.
   machine::Device* host = nullptr;
-  // For tests: called before each phase of a piece, by its thread.
+  // For tests: called before each phase of a piece, by the thread of the phase.
   std::function<void(OffloadPhase, std::int64_t piece)> before = {};
 
   bool is_delayed() const { return device == OffloadDevice::cpu && cpu.delayed_update; }
@@ -56,22 +57,22 @@ struct StateOptions {
 // device.
 void check(const StateOptions& options);
 
-// Bytes held from construction on, and moved by one update (delayed: together with the drain), for
-// ranges of these sizes. away: for each range, whether its values have a home elsewhere, whose file
-// traffic is not counted; empty: none has. gradient_dtype: as StreamedOptimizer's.
+// Bytes held after construction, and moved by one update (if delayed, with its drain), for ranges
+// of these sizes. away: for each range, whether its values have a home (ValueHome); empty: no range
+// has one. The file traffic of homes is not counted. gradient_dtype: see StreamedOptimizer.
 struct StateCost {
   std::size_t device_optimizer = 0, device_buffers = 0;
   std::size_t host_optimizer = 0;  // master and moments in host memory
   std::size_t host_buffers = 0;    // staging, mask, buffers of a file
   OffloadTraffic moved;
-  std::int64_t host_elements = 0, pieces = 0;  // that are streamed
+  std::int64_t host_elements = 0, pieces = 0;  // streamed
 };
 StateCost state_cost(const Rule& rule, Dtype value, const std::vector<std::int64_t>& sizes,
                      const StateOptions& options, const std::vector<bool>& away = {},
                      std::optional<Dtype> gradient_dtype = {});
 
-// host: as StateOptions::host, not used with none. Throws as check, and what StreamedOptimizer
-// throws.
+// host: see StateOptions::host; not used with device none. Throws the exceptions of check and of
+// StreamedOptimizer.
 std::unique_ptr<OwnedOptimizer> make_optimizer(const Rule& rule, std::vector<OwnedRange> owned,
                                                const StateOptions& options, machine::Device& host);
 

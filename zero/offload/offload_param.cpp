@@ -151,7 +151,8 @@ void OffloadedValues::expect_slots(std::vector<std::size_t> order, std::size_t a
   read_ahead();
 }
 
-// A pending slot waits for its turn: it is read once for every time that it is expected.
+// Stops at a slot whose earlier read is not taken yet. So a slot is read once for every expected
+// use.
 void OffloadedValues::read_ahead() {
   const auto at = [&](std::size_t position) {
     return order_.begin() + static_cast<std::ptrdiff_t>(position);
@@ -214,8 +215,8 @@ void OffloadedValues::put(int bucket, const Tensor& shard) {
   moved_ = before;
 }
 
-// Updates go through the trained slots in their order. A buffer that is written is not read to
-// next.
+// An update visits the trained slots in order. It reads ahead into all buffers except one, because
+// one buffer is being written.
 Tensor OffloadedValues::open(std::size_t slot, bool loaded) {
   if (slots_[slot].in_host) return on_host(slot);
   open_read_ = loaded;

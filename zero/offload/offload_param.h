@@ -1,16 +1,16 @@
 #pragma once
-// Where a rank's values are stored while they are not used: DeepSpeed's `offload_param`, with its
-// `device` none, cpu or nvme; nvme_path, buffer_count, buffer_size and max_in_cpu have its names
-// too. ZeRO-Infinity's parameter offload (Rajbhandari et al. 2021, arXiv:2104.07857), for stage 3
+// The storage of a rank's values between uses: DeepSpeed's `offload_param`, with its `device` none,
+// cpu or nvme. nvme_path, buffer_count, buffer_size and max_in_cpu also have DeepSpeed's names. It
+// is ZeRO-Infinity's parameter offload (Rajbhandari et al. 2021, arXiv:2104.07857), for stage 3
 // only, and only for buckets that are gathered for their use.
 //
-// A rank's shard of a bucket is copied to its place in the gathered bucket, from which the other
-// ranks gather it; the device holds no other copy. With cpu the shards are in host memory. With
-// nvme the first ones, in the layout's order, up to max_in_cpu elements, are in host memory. The
-// others are in a file, in slots of at most buffer_size elements (a longer shard is split), and
-// move through buffer_count buffers: the next slots are read while the caller continues. Every
-// optimizer updates the values in host memory, slot after slot; they stay there or are written
-// while the next are updated.
+// A rank's shard of a bucket is copied to its place in the gathered bucket, and the other ranks
+// gather it from there. The device holds no other copy. With cpu the shards are in host memory.
+// With nvme host memory holds the first shards in the layout's order, up to max_in_cpu elements.
+// The other shards are in a file, in slots of at most buffer_size elements (a longer shard is
+// split). They move through buffer_count buffers, and the next slots are read while the caller
+// continues. Every optimizer updates the values in host memory, slot after slot. They stay there,
+// or are written to the file while the next slots are updated.
 //
 // A file that changes or loses data is an error (swap_file.h).
 
@@ -39,25 +39,25 @@ struct ValueOptions {
   bool offloads() const { return device != OffloadDevice::none; }
 };
 // Throws std::invalid_argument that names the option that is out of range, or that does not support
-// the stage or the place of the states.
+// the stage or the storage of the states.
 void check(const ValueOptions& options, int stage, const StateOptions& states);
 
-// The elements that move together: a shard, or a part of one.
+// Elements that move together: a shard, or a part of a shard.
 struct ValueSlot {
   int bucket = 0;
   Range in_shard;
-  std::optional<std::int64_t> in_host;  // its first element in host memory; none: in the file
+  std::optional<std::int64_t> in_host;  // its first element in host memory; empty: in the file
   bool trained = true;
 };
 // Empty if nothing is offloaded.
 std::vector<ValueSlot> value_slots(const Layout& layout, const ValueOptions& options);
 
 // The parts that a rank of dp updates if values are offloaded: its shard of each trained bucket,
-// split as the slots.
+// split like the slots.
 struct OwnedPart {
   Range range;  // of the flat buffers
   std::size_t bucket = 0;
-  std::optional<std::size_t> slot;  // of value_slots; none: the values are on the device
+  std::optional<std::size_t> slot;  // of value_slots; empty: the values are on the device
 };
 std::vector<OwnedPart> owned_parts(const Layout& layout, int dp_rank,
                                    const std::vector<ValueSlot>& slots);
@@ -68,11 +68,11 @@ struct ValueBytes {
 };
 ValueBytes value_bytes(const std::vector<ValueSlot>& slots, Dtype value,
                        const ValueOptions& options);
-std::size_t file_bytes(const ValueSlot& slot, Dtype value);  // that a read or write moves
+std::size_t file_bytes(const ValueSlot& slot, Dtype value);  // per read or write
 
 class OffloadedValues final : public ValueHome {
  public:
-  // device: where values are used. host: stores them. Throws what SwapFile throws.
+  // device: uses the values. host: stores them. Throws the exceptions of SwapFile.
   OffloadedValues(const Layout& layout, const ValueOptions& options, Dtype dtype,
                   machine::Device& device, machine::Device& host);
 
@@ -82,17 +82,17 @@ class OffloadedValues final : public ValueHome {
   void close(std::size_t slot, bool changed) override;
 
   const std::vector<ValueSlot>& slots() const { return slots_; }
-  // Shard: [the rank's shard of the bucket], on the device.
+  // Stores the rank's shard of a bucket. shard: [elements of the shard], on the device.
   void put(int bucket, const Tensor& shard);
   // Returns a function that completes the copy of the shard's values to `to`. It may run on another
   // thread, before the next update.
   std::function<void()> bring(int bucket, const Tensor& to);
-  // Announces the order in which buckets will be brought next, in place of the previous order.
+  // Announces the order of the next calls of bring. Replaces the previous order.
   void expect(const std::vector<int>& buckets);
 
   OffloadTraffic moved() const { return moved_; }  // so far, without puts
   std::string note() const { return swap_ ? swap_->note() : ""; }
-  SwapFile* swap_file() { return swap_.get(); }  // for tests; null: there is none
+  SwapFile* swap_file() { return swap_.get(); }  // for tests; null without a file
 
  private:
   std::vector<std::size_t> slots_of(int bucket) const;
@@ -112,8 +112,8 @@ class OffloadedValues final : public ValueHome {
   Tensor host_;
   std::vector<Tensor> buffers_;
   std::unique_ptr<SwapFile> swap_;
-  std::vector<std::optional<std::size_t>> in_buffer_;  // its pending slot
-  // The expected slots: read k goes to buffer k modulo their number.
+  std::vector<std::optional<std::size_t>> in_buffer_;  // by buffer: its pending slot
+  // The expected slots. Read k uses buffer k modulo the number of buffers.
   std::vector<std::size_t> order_;
   std::size_t begun_ = 0, taken_ = 0, ahead_ = 1;
   std::size_t next_write_ = 0, open_buffer_ = 0;

@@ -47,7 +47,8 @@ void InMemoryOptimizer::with_values(std::size_t owned, bool load, bool store,
   broken_ = false;
 }
 
-// Ranges that have a home are updated in order, for which homes read ahead, others the last first.
+// If any range has a home, ranges are updated in order, because homes read ahead in this order.
+// Otherwise the last range is updated first.
 void InMemoryOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale,
                                const Updated& updated) {
   SHARDMARK_CHECK(gradients.size(), ==, owned_.size());

@@ -1,7 +1,7 @@
 #pragma once
 // The optimizer of the elements that a rank owns. Its states are on the values' device (here), in
-// host memory or in a file (streamed_optimizer.h). All give the values the same bits, wherever the
-// values are (offload_param.h). offload.h selects one.
+// host memory or in a file (streamed_optimizer.h). All three give the values the same bits, also if
+// the values are offloaded (offload_param.h). offload.h selects the storage.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,14 +15,14 @@
 
 namespace zero {
 
-// Storage of values that are not on their device.
+// Storage of values outside the device that uses them.
 class ValueHome {
  public:
   virtual ~ValueHome() = default;
   virtual Dtype dtype() const = 0;
-  virtual machine::Device& device() const = 0;  // where values are used
-  // Returns a slot's values in host memory, valid until close; unless loaded, with undefined
-  // content. One slot at a time.
+  virtual machine::Device& device() const = 0;  // that uses the values
+  // Returns a slot's values in host memory, valid until close. If not `loaded`, the content is
+  // undefined. Only one slot may be open.
   virtual Tensor open(std::size_t slot, bool loaded) = 0;
   virtual void close(std::size_t slot, bool changed) = 0;
 };
@@ -42,7 +42,7 @@ struct OwnedRange {
     if (home) home->close(slot, changed);
   }
 };
-// All elements of one tensor.
+// Returns one range of all elements of a tensor.
 inline std::vector<OwnedRange> one_range(Tensor values,
                                          const std::vector<std::uint8_t>& decay_mask) {
   const std::int64_t size = values.size();
@@ -53,7 +53,7 @@ inline std::vector<OwnedRange> one_range(Tensor values,
   return all;
 }
 
-// Bytes moved: gradients and values to host memory (down), values from there (up), states and
+// Bytes moved: gradients and values to host memory (down), values from host memory (up), states and
 // values from and to a file.
 struct OffloadTraffic {
   std::size_t down = 0, up = 0, nvme_read = 0, nvme_written = 0;
@@ -75,8 +75,9 @@ class OwnedOptimizer {
  public:
   virtual ~OwnedOptimizer() = default;
 
-  // As Optimizer's; gradients: one for each range, in their order. Calls updated(i) once for each
-  // range, the last first, when it has its values: in between, if ranges are updated one by one.
+  // Updates like Optimizer::update. gradients: one tensor for each range, in order. Calls
+  // updated(i) once for each range, the last first, when the range has its new values. If ranges
+  // are updated one by one, the calls come between the updates.
   using Updated = std::function<void(std::size_t range)>;
   virtual void update(const std::vector<Tensor>& gradients, double gradient_scale,
                       const Updated& updated) = 0;
@@ -89,12 +90,12 @@ class OwnedOptimizer {
 
   Rule& rule() { return rule_; }
   std::int64_t steps() const { return steps_; }
-  virtual void set_steps(std::int64_t steps) { steps_ = steps; }  // of states that were loaded
+  virtual void set_steps(std::int64_t steps) { steps_ = steps; }  // for loaded states
 
-  // Calls with all elements in order, by runs of the flat buffers, and views of their states that
-  // are valid during the call; changes are kept if `writes`. The views do not depend on where the
-  // states are stored, so that any optimizer can read the checkpoint of another: values that are
-  // their own master are passed as master. Throws std::logic_error while an update is pending.
+  // Calls `call` for runs of the flat buffers that cover all elements in order. The views of their
+  // states are valid during the call. Changes are kept if `writes`. The views do not depend on the
+  // storage of the states, so any optimizer can read the checkpoint of another. Values that are
+  // their own master are also passed as master. Throws std::logic_error while an update is pending.
   using Visit = std::function<void(Range, const RangeStates&)>;
   virtual void visit(bool writes, const Visit& call) = 0;
 
@@ -107,11 +108,11 @@ class OwnedOptimizer {
   std::int64_t steps_ = 0;
 };
 
-// States on the values' device. A range's values that have a home are copied to a staging buffer if
-// they are their own master, updated, and copied back.
+// An optimizer with states on the values' device. Values that have a home are updated in a staging
+// buffer and copied back. They are copied to the buffer first if they are their own master.
 class InMemoryOptimizer final : public OwnedOptimizer {
  public:
-  // At least one range, all on one device.
+  // Requires at least one range, and all ranges on one device.
   InMemoryOptimizer(const Rule& rule, std::vector<OwnedRange> owned);
   // After an error of a home the values are undefined: later calls throw std::logic_error.
   void update(const std::vector<Tensor>& gradients, double gradient_scale,
@@ -123,12 +124,12 @@ class InMemoryOptimizer final : public OwnedOptimizer {
   OffloadTraffic moved() const override { return moved_; }
 
  private:
-  // While the values of the range are on the device.
+  // Calls `work` while the values of the range are on the device.
   void with_values(std::size_t owned, bool load, bool store, const std::function<void()>& work);
   Tensor on_device(std::size_t owned) const;
 
   std::vector<OwnedRange> owned_;  // without their masks
-  Tensor staging_;                 // [the longest that has a home]
+  Tensor staging_;                 // [the longest range that has a home]
   std::vector<Optimizer> optimizers_;
   bool any_home_ = false, own_masters_ = false, broken_ = false;
   OffloadTraffic moved_;

@@ -22,8 +22,8 @@ class StateStore {
  public:
   virtual ~StateStore() = default;
 
-  // Calls use(piece, states) for each piece in order; the views are valid during the call. reads:
-  // the states are loaded, else undefined; writes: changes are kept.
+  // Calls use(piece, states) for each piece in order. The views are valid during the call. reads:
+  // the states are loaded; otherwise they are undefined. writes: changes are kept.
   struct Access {
     bool reads = true, writes = true;
   };

@@ -12,8 +12,8 @@ namespace zero {
 
 namespace {
 
-// StreamPieces take turns in two slots of the staging, each as long as its longest piece; delayed,
-// every piece has a place of its own.
+// Pieces alternate between two slots of the staging. Each slot is as long as its longest piece.
+// With delayed_update every piece has its own place.
 StreamPieces split(const std::vector<std::int64_t>& sizes, const StateOptions& options) {
   const std::int64_t longest = options.device == OffloadDevice::nvme
                                    ? std::min(options.nvme.sub_group_size, options.nvme.buffer_size)

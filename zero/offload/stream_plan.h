@@ -1,5 +1,5 @@
 #pragma once
-// How a streamed optimizer (streamed_optimizer.h) splits its ranges, and the bytes of that.
+// The split of the ranges of a streamed optimizer (streamed_optimizer.h), and its bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace zero {
 struct StreamPiece {
   std::size_t owned = 0;        // index of the range
   Range range;                  // in that range
-  std::int64_t in_states = 0;   // its first element among those of all pieces,
-  std::int64_t in_staging = 0;  // and in the staging
+  std::int64_t in_states = 0;   // index of its first element in all pieces
+  std::int64_t in_staging = 0;  // index of its first element in the staging
   std::int64_t size() const { return range.size(); }
 };
 struct StreamPieces {
@@ -35,21 +35,21 @@ struct StoreCost {
 struct StreamPlan {
   StreamPieces pieces;
   Dtype wide{}, gradient{};    // of the states, of the given gradients
-  bool wide_values = false;    // they are their own master on the device
-  bool stages_values = false;  // a staging for values is needed
+  bool wide_values = false;    // values are their own master on the device
+  bool stages_values = false;  // values need a staging
   StoreCost store;
   std::int64_t on_device = 0, largest_on_device = 0;  // elements that are not streamed
   std::int64_t going_up = 0;                          // elements whose values are on the device
 
-  // Values go down with the gradients: the only master is on the device.
+  // Values go down with the gradients if the only master is on the device.
   bool takes_values_down() const { return !store.kept.master; }
   StateCost cost(const Rule& rule, Dtype value) const;
 };
 
-// The elements of a range that are streamed: its last ones.
+// Returns the streamed elements of a range: its last ones.
 Range streamed_part(std::int64_t size, const StateOptions& options);
 
-// sizes, away, gradient_dtype, exceptions: as state_cost's.
+// sizes, away, gradient_dtype and exceptions: see state_cost.
 StreamPlan stream_plan(const Rule& rule, Dtype value, const std::vector<std::int64_t>& sizes,
                        const StateOptions& options, const std::vector<bool>& away,
                        std::optional<Dtype> gradient_dtype);

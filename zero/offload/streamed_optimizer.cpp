@@ -166,7 +166,8 @@ void StreamedOptimizer::pass(StateStore::Access states, StateStore::Access value
 
 // ---- updates
 
-// The threads end before the caller knows of an error: they use what is the caller's.
+// After an error, stops the threads before the caller gets the exception, because they use the
+// caller's memory.
 void StreamedOptimizer::guarded(const std::function<void()>& work) {
   if (broken_) throw std::logic_error("the offloaded optimizer is used after an error");
   broken_ = true;
@@ -224,13 +225,13 @@ void StreamedOptimizer::update_on_device(std::size_t owned, Tensor gradient, dou
   on_device_[owned]->update(gradient, scale);
 }
 
-// A slot's gradients are those of the piece before last until that was updated, its values until
-// they are up.
+// A slot holds the gradients of the piece before last until that piece is updated, and its values
+// until they are copied up.
 void StreamedOptimizer::update_overlapped(const std::vector<Tensor>& gradients, std::int64_t step,
                                           double scale) {
   std::vector<Worker::Ticket> up;
   Worker::Ticket coming = plan_.pieces.count() > 0 ? go_down(gradients, 0) : 0;
-  // Values are overwritten, unless they are the only master.
+  // The update overwrites values. It reads them only if they are the only master.
   pass({}, {.reads = plan_.takes_values_down()},
        [&](std::int64_t index, const PieceStates& states) {
          const auto next = index + 1 < plan_.pieces.count() ? go_down(gradients, index + 1) : 0;
@@ -274,7 +275,7 @@ void StreamedOptimizer::drain() {
 
 void StreamedOptimizer::check_not_pending() const {
   if (pending_)
-    throw std::logic_error("states or values are used while an update is pending: drain first");
+    throw std::logic_error("states or values are used while an update is pending; drain first");
 }
 
 void StreamedOptimizer::set_master(std::int64_t index, const PieceStates& states) {
@@ -310,7 +311,7 @@ void StreamedOptimizer::values_changed() {
 
 void StreamedOptimizer::visit(bool writes, const Visit& call) {
   check_not_pending();
-  std::size_t next = 0;  // range whose part on the device was not visited
+  std::size_t next = 0;  // first range whose part on the device was not visited
   const auto on_device = [&](std::size_t end) {
     for (; next < end; ++next)
       if (on_device_[next]) {

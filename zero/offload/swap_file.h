@@ -1,7 +1,6 @@
 #pragma once
-// Blocks of memory that are swapped out to a file and in again, asynchronously (io_ring.h), in
-// slots of equal size. Every block's checksum stays in memory, so a read returns what was written,
-// or throws: a swap file never changes a number.
+// A file for memory that is swapped out and in again asynchronously (io_ring.h), in slots of equal
+// size. Every block's checksum stays in memory, so a read returns the written data or throws.
 //
 //   SwapFile swap({.folder = "/nvme"}, slots, bytes);
 //   swap.start_write(3, buffer);  …  swap.finish(3);
@@ -34,11 +33,11 @@ class SwapFile {
   SwapFile(const SwapOptions& options, std::int64_t slots, std::size_t slot_bytes,
            const std::vector<Tensor>& buffers);
 
-  // At most one is pending for a slot. A write has at most slot_bytes; a read has as many bytes as
-  // the slot's last write.
+  // At most one transfer may be pending for a slot. A write has at most slot_bytes; a read has as
+  // many bytes as the slot's last write.
   void start_write(std::int64_t index, const Tensor& from);
   void start_read(std::int64_t index, const Tensor& into);
-  void finish(std::int64_t index);  // does nothing if none is pending
+  void finish(std::int64_t index);  // does nothing if no transfer is pending
 
   std::string note() const;  // for the record; empty: direct, buffers mapped
   IoCounts counts() const { return ring_.counts(); }
@@ -46,7 +45,7 @@ class SwapFile {
 
  private:
   struct Slot {
-    IoRing::Ticket ticket = 0;  // 0: none is pending
+    IoRing::Ticket ticket = 0;  // 0: no transfer is pending
     bool reading = false;
     Tensor memory;
     std::vector<std::uint32_t> checksums;  // of the blocks; empty: never written

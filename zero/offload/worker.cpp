@@ -59,7 +59,7 @@ void Worker::run() {
     } catch (...) {
       error = std::current_exception();
     }
-    job.work = nullptr;  // frees what it holds before the job counts as done
+    job.work = nullptr;  // frees the captures before the job counts as done
     lock.lock();
     ++done_;
     if (error) {

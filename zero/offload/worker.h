@@ -1,11 +1,11 @@
 #pragma once
-// Runs jobs one after the other in the order of submit: on a thread of its own, or, without one,
-// inside submit. So the jobs and their order, and with them every bit, are the same either way.
+// Runs jobs one after the other in the order of submit, on its own thread or inside submit. The
+// jobs, their order and all bits are the same in both modes.
 //
 // Only the submitting thread allocates and frees memory (a device's ledger belongs to one thread).
 // The caller keeps the memory that a job uses until wait has returned for it.
 //
-// An exception of a job ends the queue: submit and wait throw it again from then on.
+// After an exception of a job no other job runs, and all later calls of submit and wait rethrow it.
 
 #include <condition_variable>
 #include <cstdint>
@@ -23,7 +23,7 @@ class Worker {
  public:
   using Ticket = std::uint64_t;
 
-  // For a step clock: the thread's lane, and the part that waiting for it counts as.
+  // For a step clock: the thread's lane, and the part to which a wait for it counts.
   struct Recorded {
     const char* lane = "progress";
     machine::Part waiting = machine::Part::communication;
@@ -37,7 +37,7 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   Ticket submit(std::function<void()> job);
-  void wait(Ticket ticket);  // until this job, and all before it, have ended
+  void wait(Ticket ticket);  // until this job and all earlier jobs have ended
   void wait_all() { wait(submitted_); }
   // Drops jobs that have not begun and waits for the running one (its waits have timeouts). Memory
   // that jobs use must outlive this.

@@ -39,7 +39,7 @@ double GlobalNorm::sum_of_squares(const std::function<Tensor(Range)>& gradients)
   const std::size_t num_segments = layout_.segments.size();
   const auto owned_shards = static_cast<std::size_t>(partials_.size());
   const int first_shard = dp_ ? dp_->rank() : 0;
-  // Calls visit(shard, segment, elements) for every overlap of the two.
+  // Calls visit(shard, segment, elements) for every overlap of a shard with a segment.
   const auto each = [&](const auto& visit) {
     for (std::size_t shard = 0; shard < owned_shards; ++shard) {
       for (const Bucket& bucket : layout_.buckets) {
@@ -70,8 +70,8 @@ double GlobalNorm::sum_of_squares(const std::function<Tensor(Range)>& gradients)
   return sum;
 }
 
-// Gathered and added here in the order of the ranks: the same bits on all of them, by any
-// algorithm.
+// Gathers the values and adds them in the order of the ranks, so all ranks and algorithms get the
+// same bits.
 std::vector<double> GlobalNorm::sum_over(Communicator* communicator, std::vector<double> mine) {
   if (!communicator || communicator->size() == 1) return mine;
   machine::Stream& stream = device_.stream();

@@ -1,10 +1,10 @@
 #pragma once
-// The sum of squares of the whole model's gradient, each element once: a rank adds its squares
-// divided by the replicas of the element, and data-parallel copies, which are equal once reduced,
-// are added only by their shard's owner. Sums go over tp, pp, dp, in this order.
+// The sum of squares of the whole model's gradient. Each element counts once, because a rank
+// divides its squares by the replicas of the element. Data-parallel copies are equal after the
+// reduction, and only their shard's owner adds them. Sums run over tp, pp and dp, in this order.
 //
-// The squares are added up shard by shard and the shards in order, even if nothing is sharded, so
-// all stages with one layout get the same bits. norm_buffers counts the doubles that this takes.
+// The squares are added up shard by shard and the shards in order, also without sharding. So all
+// stages with one layout get the same bits. norm_buffers counts the doubles.
 
 #include <functional>
 #include <string>
@@ -16,7 +16,7 @@
 
 namespace zero {
 
-// The doubles in which the norm is added up.
+// Numbers of doubles for the sums of the norm.
 struct NormBuffers {
   std::int64_t squares = 0, partials = 0, gathered = 0;
 };
@@ -29,7 +29,8 @@ class GlobalNorm {
              collectives::Communicator* tp, collectives::Communicator* pp,
              collectives::Communicator* dp, bool sharded, std::string all_gather);
 
-  // Collective; gradients: of a range of the flat buffers that this rank owns.
+  // Collective. gradients: returns the gradients of a range of the flat buffers that this rank
+  // owns.
   double sum_of_squares(const std::function<Tensor(Range)>& gradients);
 
  private:

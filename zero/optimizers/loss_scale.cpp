@@ -70,8 +70,8 @@ void LossScale::restore(const State& state) {
                      state.patience <= options_.hysteresis && state.clean >= 0;
   if (!right)
     machine::reject(
-        "loss scaling {}: a scale of {}, {} overflows until it halves (of {}) and {} "
-        "clean steps are no state of it",
+        "loss scaling {}: invalid state: scale {}, {} overflows until it halves (at most {}), {} "
+        "clean steps",
         name(options_.scaling), state.scale, state.patience, options_.hysteresis, state.clean);
   scale_ = state.scale;
   patience_ = state.patience;
@@ -79,10 +79,9 @@ void LossScale::restore(const State& state) {
 }
 
 OverflowAtMinimum::OverflowAtMinimum(double scale)
-    : std::runtime_error(fmt::format(
-          "gradients overflow at the minimal loss scale {}: it cannot be made smaller", scale)) {}
+    : std::runtime_error(fmt::format("gradients overflow at the minimal loss scale {}", scale)) {}
 
-// An infinity or a NaN stays one in every sum: the sum itself is the flag.
+// A sum with an infinity or a NaN is not finite, so the sum itself is the flag.
 bool overflow_anywhere(const machine::Tensor& gradients,
                        const std::vector<collectives::Communicator*>& groups) {
   machine::Device& device = gradients.device();

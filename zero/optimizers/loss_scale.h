@@ -1,8 +1,8 @@
 #pragma once
 // Loss scaling: the loss is multiplied by a scale so that half-precision gradients do not vanish,
 // and gradients are divided by it again (Micikevicius et al. 2018, arXiv:1710.03740). A dynamic
-// scale is halved after an overflow, whose step is skipped, and doubled after steps without. The
-// tools differ in when. Four automata, by name:
+// scale is halved after an overflow and doubled after steps without overflow. The step of an
+// overflow is skipped. The tools have different rules. The four automata are:
 //
 //   megatron            Megatron-LM's DynamicGradScaler
 //   deepspeed_zero      DeepSpeed's DynamicLossScaler, of its ZeRO optimizers
@@ -20,8 +20,8 @@
 //                                          every clean step
 //   overflow at the minimum    stays       throws                stays
 //
-// Clean steps are counted since the last overflow, or since the beginning. A scale is only a state
-// machine: ranks with the same inputs have the same scale.
+// Clean steps are counted since the last overflow, or since the first step. A scale is only a state
+// machine, so ranks with the same inputs have the same scale.
 
 #include <cstdint>
 #include <initializer_list>
@@ -65,12 +65,12 @@ class OverflowAtMinimum : public std::runtime_error {
 
 class LossScale {
  public:
-  // Throws std::invalid_argument: a scale that is not positive and finite, an initial one below the
-  // minimum, a window or hysteresis below 1.
+  // Throws std::invalid_argument for a scale that is not positive and finite, for an initial scale
+  // below the minimum, and for a window or hysteresis below 1.
   explicit LossScale(const LossScaleOptions& options);
 
   double scale() const { return scale_; }
-  // All that changes, for checkpoints. restore throws std::invalid_argument for an impossible
+  // The mutable state, for checkpoints. restore throws std::invalid_argument for an impossible
   // state.
   struct State {
     double scale = 1;
@@ -80,8 +80,8 @@ class LossScale {
   };
   State state() const { return {scale_, patience_, clean_}; }
   void restore(const State& state);
-  // After a step: whether gradients of any rank overflowed, so that it was skipped. Throws
-  // OverflowAtMinimum, and stays as it was.
+  // Updates the scale after a step. overflow: gradients of any rank overflowed, and the step was
+  // skipped. Throws OverflowAtMinimum and does not change the state.
   void update(bool overflow);
 
  private:
@@ -89,13 +89,14 @@ class LossScale {
 
   LossScaleOptions options_;
   double scale_;
-  int patience_;            // overflows until one halves, including that one
+  int patience_;            // overflows until the scale halves, including the last one
   std::int64_t clean_ = 0;  // steps since the last overflow
 };
 
-// Whether the gradients of any rank of these groups hold an infinity or a NaN. All ranks get the
-// same answer, so that all skip the step or none. The groups are combined one after the other, as
-// the grid's tp, pp and dp cover all its ranks; null ones are ignored. Collective.
+// Returns whether the gradients of any rank of these groups have an infinity or a NaN. Collective.
+// All ranks get the same result, so either all ranks skip the step or no rank does. The groups are
+// combined one after the other; the grid's tp, pp and dp cover all its ranks. Null groups are
+// ignored.
 bool overflow_anywhere(const machine::Tensor& gradients,
                        const std::vector<collectives::Communicator*>& groups);
 

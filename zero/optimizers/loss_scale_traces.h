@@ -33,11 +33,11 @@ inline std::vector<LossScaleTrace> loss_scale_traces() {
       {"count", {megatron, 64, 1, 3, 1}, "ccocccc", {64, 64, 32, 32, 32, 64, 64}},
       {"count", {deepspeed_zero, 64, 1, 3, 1}, "ccocccc", {64, 64, 32, 32, 32, 32, 64}},
       {"count", {deepspeed_unfused, 64, 1, 3, 1}, "ccocccc", {64, 64, 32, 32, 32, 32, 64}},
-      // Also one that hysteresis has swallowed.
+      // An overflow that hysteresis ignores also starts the count again.
       {"swallowed", {megatron, 64, 1, 3, 2}, "ccocccc", {64, 64, 64, 64, 64, 128, 128}},
       {"swallowed", {deepspeed_zero, 64, 1, 3, 2}, "ccocccc", {64, 64, 64, 64, 64, 64, 128}},
 
-      // Used up, hysteresis stays so until the scale doubles: a clean step does not refill it.
+      // Used-up hysteresis is refilled when the scale doubles, not by a clean step.
       {"hysteresis",
        {megatron, 1024, 1, 4, 2},
        "ocooccccoo",
@@ -64,12 +64,12 @@ inline std::vector<LossScaleTrace> loss_scale_traces() {
       {"first step", usual_options(deepspeed_zero), "oo", {65536, 32768}},
       {"first step", usual_options(deepspeed_fused), "oo", {32768, 16384}},
 
-      // At the minimum, which need not be a half of what is above it.
+      // At the minimum, which need not be half of the scale before it.
       {"minimum", {megatron, 4, 3, 2, 1}, "ooocc", {3, 3, 3, 3, 6}},
       {"minimum", {deepspeed_fused, 4, 3, 2, 1}, "oooccc", {3, 3, 3, 3, 3, 6}},
       {"minimum", {deepspeed_unfused, 4, 3, 2, 1}, "oooccc", {3, 3, 3, 3, 3, 6}},
       {"minimum", {deepspeed_zero, 4, 3, 2, 1}, "oo", {3}},
-      // Throws where it would halve, not while hysteresis is left.
+      // Throws when the scale would halve, not while hysteresis is left.
       {"minimum", {deepspeed_zero, 1, 1, 9, 3}, "ocoo", {1, 1, 1}},
 
       {"constant", {constant, 128, 1, 1, 1}, "ccooc", {128, 128, 128, 128, 128}},

@@ -5,21 +5,21 @@
 //
 // States are kept in the gradient's dtype: float, or double under double. Only values that are
 // narrower (bfloat16, half) have a master copy; float and double values are their own master and
-// are updated in place. In units of 32-bit weights, the weights themselves among them, as ZeRO's
-// paper counts Adam's 12 bytes (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1), and in
-// bytes in addition to the values:
+// are updated in place. The table has the size in units of 32-bit weights, including the weights,
+// as ZeRO's paper counts Adam's 12 bytes (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).
+// It also has the bytes per element in addition to the values:
 //               units   float   bfloat16, half   double
 //   SGD           1       0            4            0      (the master)
 //   Momentum      2       4            8            8      (and the velocity)
 //   RMSProp       2       4            8            8      (and the second moment)
 //   Adam, AdamW   3       8           12           16      (and both moments)
-// In units of 16-bit weights that is twice as many: 2, 4, 4 and 6. The decay mask of all rules but
-// plain SGD, one byte for each element, is a buffer and counted separately.
+// In units of 16-bit weights the numbers are twice as large: 2, 4, 4 and 6. The decay mask of all
+// rules except plain SGD, one byte per element, is a buffer and is counted separately.
 //
-// Bytes that a step moves, of AdamW over 16-bit values: reads gradient, master and moments (16) and
-// writes master, moments and values (14); a byte more where the mask differs from element to
-// element. Values that live on another device are updated through a copy of them on the host: an
-// Optimizer over that copy is ZeRO-Offload's (Ren et al. 2021, arXiv:2101.06840).
+// A step of AdamW over 16-bit values reads gradient, master and moments (16 bytes per element) and
+// writes master, moments and values (14 bytes). It reads one more byte if the mask differs between
+// elements. Values on another device are updated through a copy on the host. An Optimizer over that
+// copy is ZeRO-Offload's (Ren et al. 2021, arXiv:2101.06840).
 
 #include <cstdint>
 #include <string>
@@ -44,7 +44,8 @@ using Adam = machine::Adam;
 using AdamW = machine::AdamW;
 using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam>;
 
-// "sgd", "momentum", "rmsprop", "adam", "adamw": of a rule with its usual options.
+// The names are "sgd", "momentum", "rmsprop", "adam" and "adamw". find_rule returns the rule with
+// its default options.
 std::string_view name(const Rule& rule);
 std::vector<std::string> rule_names();
 Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest
@@ -58,15 +59,16 @@ KeptStates kept_states(const Rule& rule, Dtype value);
 std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value);
 std::size_t mask_bytes_per_element(const Rule& rule);
 
-// The states of one range during an update. All [elements]; master: the values themselves if none
-// is kept; a moment that the rule does not have is empty.
+// The states of one range during an update. All are [elements]. master: the values themselves if no
+// master is kept. A moment that the rule does not have is empty.
 struct RangeStates {
   Tensor values, master, first_moment, second_moment;
 };
 enum class Decay : unsigned char { everywhere, masked, nowhere };
-// Summarizes the mask: one that is the same everywhere need not be read.
+// Summarizes the mask. A uniform mask need not be read.
 Decay decay_of(const std::vector<std::uint8_t>& decay_mask);
-// The update that is number `step`, from 1. An element's bits do not depend on the range's ends.
+// Applies update number `step`, counted from 1. An element's bits do not depend on the range's
+// ends.
 void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
                   double gradient_scale, Decay decay, const std::uint8_t* decay_mask,
                   const RangeStates& range);
@@ -77,16 +79,17 @@ class Optimizer {
   // element.
   Optimizer(Rule rule, Tensor values, const std::vector<std::uint8_t>& decay_mask);
 
-  // One step: gradient [elements], in the gradient's dtype, is multiplied by gradient_scale first.
+  // Runs one step. gradient [elements], in the gradient's dtype, is multiplied by gradient_scale
+  // first.
   void update(const Tensor& gradient, double gradient_scale);
-  // The values were set from outside (loaded, initialized): the master copy follows them.
+  // Copies the values to the master after other code has set them (loaded, initialized).
   void values_changed();
 
   Rule& rule() { return rule_; }  // a learning-rate schedule writes here
   std::int64_t steps() const { return steps_; }
-  void set_steps(std::int64_t steps) { steps_ = steps; }  // of states that were loaded
-  const Tensor& master() const { return master_; }        // the values if none is kept
-  // Empty if the rule has none. The first moment of Momentum is the velocity.
+  void set_steps(std::int64_t steps) { steps_ = steps; }  // for loaded states
+  const Tensor& master() const { return master_; }        // the values if no master is kept
+  // Empty if the rule has no such moment. The first moment of Momentum is the velocity.
   const Tensor& first_moment() const { return first_moment_; }
   const Tensor& second_moment() const { return second_moment_; }
 

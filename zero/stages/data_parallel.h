@@ -1,6 +1,6 @@
 #pragma once
-// Stage 0, plain data parallelism: every rank holds all states, sums all gradients and makes the
-// whole update. The replicas stay equal because all-reduce gives every rank the same bits.
+// Stage 0, plain data parallelism: every rank holds all states, sums all gradients and updates all
+// values. The replicas stay equal because all-reduce gives every rank the same bits.
 
 #include "machine/device/kernels.h"
 #include "zero/stages/step.h"

@@ -18,9 +18,10 @@ namespace zero {
 
 class MicroBatches {
  public:
-  explicit MicroBatches(const StepContext& context);  // which outlives this
+  explicit MicroBatches(const StepContext& context);  // context: must outlive this
 
-  // Throws std::logic_error if one is open, or if buckets are taken: the last one has been.
+  // Throws std::logic_error if a micro-batch is open, or if the step has begun to take buckets
+  // after its last micro-batch.
   void begin(bool last);
   // Throws std::logic_error if no micro-batch is open, or if a gradient is ready twice in it.
   void ready(const Part& part);
@@ -28,11 +29,12 @@ class MicroBatches {
   bool is_open() const { return open_; }
   bool is_last() const { return last_; }
 
-  std::size_t trained() const { return trained_; }  // buckets that are not frozen: the first ones
-  // The next bucket, if all its gradients are ready and it holds no tied embedding, whose other
-  // stage may still need this one for its backward.
+  std::size_t trained() const { return trained_; }  // buckets that are not frozen; they come first
+  // Returns the next bucket if all its gradients are ready and it has no tied embedding. The other
+  // stage of a tied embedding may still need this stage for its backward.
   std::optional<std::size_t> take_complete();
-  // Returns the next bucket, ready or not; none after the last one, then the first again.
+  // Returns the next bucket, ready or not. After the last bucket it returns an empty value, and
+  // then starts again with the first.
   std::optional<std::size_t> take_next();
   bool is_taken(int bucket) const { return static_cast<std::size_t>(bucket) < next_; }
 

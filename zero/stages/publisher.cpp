@@ -26,7 +26,7 @@ void Publisher::publish(std::size_t index, const Published& values) {
     if (rank != context_.dp_rank()) context_.poison(whole.slice(rank * shard, {shard}));
   const std::int64_t run = publish_run(shard, dp, context_.options.allgather_bucket_size);
   const bool staged = run < shard;
-  if (staged && !staging_)  // one size: a run that is shorter than its shard has it
+  if (staged && !staging_)  // all runs that are shorter than their shard have this size
     staging_ = Tensor(context_.device(), own.dtype(), {run * dp}, Category::buffers);
   for (std::int64_t begin = 0; begin < shard; begin += run) {
     const std::int64_t size = std::min(run, shard - begin);

@@ -1,6 +1,6 @@
 #pragma once
-// Brings updated values from their owners to all ranks of dp, bucket by bucket. A bucket that is
-// longer than allgather_bucket_size goes in runs, through a staging buffer.
+// Sends updated values from their owners to all ranks of dp, bucket by bucket. A bucket that is
+// longer than allgather_bucket_size is sent in runs, through a staging buffer.
 
 #include <cstdint>
 #include <vector>
@@ -9,20 +9,20 @@
 
 namespace zero {
 
-// Elements of a shard that are published at once.
+// Returns the number of a shard's elements that are published at once.
 std::int64_t publish_run(std::int64_t shard, int dp, std::int64_t allgather_bucket_size);
 
-// A bucket's values: this rank's shard, and the whole bucket after an update; empty if each use
-// gathers them.
+// A bucket's values: this rank's shard, and the whole bucket after an update. Both are empty if
+// each use gathers the values.
 struct Published {
   Tensor own, whole;
 };
 
 class Publisher {
  public:
-  Publisher(const StepContext& context, Transfers& transfers);  // which outlive this
+  Publisher(const StepContext& context, Transfers& transfers);  // both must outlive this
 
-  // Starts to publish a bucket. Until they arrive, other ranks have the previous values.
+  // Starts to publish a bucket. Other ranks have the previous values until the new ones arrive.
   void publish(std::size_t index, const Published& values);
   // Wait for the values of these parameters, or for all.
   void wait_for(const Part& part);
@@ -31,7 +31,7 @@ class Publisher {
  private:
   const StepContext& context_;
   Transfers& transfers_;
-  Transfers::Ticket last_ = 0;                // of the pending values; 0: none
+  Transfers::Ticket last_ = 0;                // of the pending values; 0: no values are pending
   std::vector<Transfers::Ticket> published_;  // by bucket
   Tensor staging_;                            // of runs of allgather_bucket_size
 };

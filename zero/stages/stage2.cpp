@@ -86,7 +86,7 @@ std::int64_t Stage2::offset_in_shards(Range range) const {
     if (own.begin <= range.begin && range.begin < own.end)
       return layout().in_shards(bucket).begin + range.begin - own.begin;
   }
-  return 0;  // of nothing
+  return 0;  // the range is empty
 }
 
 Tensor Stage2::gradients(Range range) const {

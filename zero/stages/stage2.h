@@ -2,13 +2,14 @@
 // ZeRO stage 2, P_os+g: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5.2 and 7.2. In
 // addition to stage 1's states a rank shards the summed gradients. Backward writes gradients to
 // buffers of the buckets that it has begun. A complete bucket is reduce-scattered and added to the
-// owners' shards, and its buffer is freed. So every micro-batch sends what stage 1 sends once.
+// owners' shards, and its buffer is freed. So every micro-batch sends the bytes that stage 1 sends
+// once per step.
 //
-// With overlap_comm the previous bucket is reduced meanwhile, a micro-batch's last one while the
-// next micro-batch begins: one more buffer.
+// With overlap_comm the previous bucket is reduced at the same time, and a micro-batch's last
+// bucket while the next micro-batch begins. This needs one more buffer.
 //
 // Rejects pipelines: with pp above 1 the gradients of a tied embedding could not be summed over the
-// stages for one micro-batch without delaying it (DeepSpeed rejects the same).
+// stages for one micro-batch without delaying it (DeepSpeed also rejects them).
 
 #include "zero/stages/step.h"
 
@@ -34,7 +35,7 @@ class Stage2 : public Step {
   Tensor zeros(machine::Shape shape) const;
 
   Tensor shards_;             // [elements / dp], summed
-  std::vector<Tensor> open_;  // by bucket: what backward has begun
+  std::vector<Tensor> open_;  // by bucket: gradients that backward has begun
   Tensor whole_;              // gathered for oracles, until update
 };
 

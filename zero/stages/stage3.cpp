@@ -142,7 +142,7 @@ void Stage3::before_use(const Part& part) {
     if (live.users++ == 0)
       context_.states.view_values(layout().buckets[static_cast<std::size_t>(bucket)], live.whole);
   }
-  Stage2::before_use(part);  // persistent ones
+  Stage2::before_use(part);  // waits for persistent buckets
 }
 
 void Stage3::after_use(const Part& part) {

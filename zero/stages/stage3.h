@@ -5,7 +5,7 @@
 // several parts (LayoutOptions::parts), they are gathered together. Persistent buckets stay whole
 // on all ranks and are published after the update, as in stage 1.
 //
-// Prefetching (prefetch.h): the stage records the uses of a micro-batch, and the next micro-batch
+// Prefetching (prefetch.h): the stage records the uses of a micro-batch. The next micro-batch
 // gathers ahead by them as long as its uses are the same, but not beyond its end. So every use
 // gathers each of its buckets exactly once, with and without prefetching.
 //
@@ -28,11 +28,11 @@ class Stage3 final : public Stage2 {
   void after_use(const Part& part) override;
   OffloadTraffic moved() const override;
   std::string offload_note() const override;
-  OffloadedValues* offloaded_values() { return offloaded_.get(); }  // for tests; null: none are
+  OffloadedValues* offloaded_values() { return offloaded_.get(); }  // for tests; may be null
 
  private:
   struct Live {
-    Tensor whole;  // empty if only the shards are here
+    Tensor whole;  // empty if the bucket is not gathered
     Transfers::Ticket ticket = 0;
     int users = 0;
   };
@@ -45,14 +45,14 @@ class Stage3 final : public Stage2 {
   void drop(int index);
   void follow(const std::vector<int>& use);
 
-  Tensor value_shards_;  // [value_elements / dp], without those that are offloaded
+  Tensor value_shards_;                        // [value_elements / dp], without offloaded values
   std::vector<std::int64_t> in_value_shards_;  // by bucket
   std::unique_ptr<OffloadedValues> offloaded_;
-  OffloadTraffic moved_before_;  // the first step
+  OffloadTraffic moved_before_;  // before the first step
   std::vector<Live> live_;       // by bucket
-  Uses uses_, known_uses_;       // of this micro-batch, of the one before
+  Uses uses_, known_uses_;       // of this micro-batch, of the previous one
   std::vector<std::vector<int>> ahead_;
-  std::vector<int> fetched_;  // in what order, as known
+  std::vector<int> fetched_;  // the buckets in the order of their gathers
   bool as_known_ = false;
 };
 

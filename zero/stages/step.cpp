@@ -30,7 +30,7 @@ machine::Device& Step::host_memory() {
   host_ = context_.options.offload_optimizer.host;
   if (!host_) {
     own_host_ = machine::make_host_device_beside(context_.device());
-    // A core is left to the copies.
+    // Leave one core for the copies.
     own_host_->set_threads(std::max(1, context_.device().threads() - 1));
     host_ = own_host_.get();
   }
@@ -91,7 +91,7 @@ void Step::gradients_ready(const Part& part) {
 
 void Step::end_micro_batch() {
   SHARDMARK_CHECK(micro_batches_.is_open(), ==, true);
-  if (context_.stage >= 2)  // the last one continues during the next micro-batch
+  if (context_.stage >= 2)  // the last bucket continues during the next micro-batch
     while (const auto bucket = micro_batches_.take_next()) launch(*bucket);
   close_micro_batch();
   micro_batches_.end();
@@ -100,7 +100,7 @@ void Step::end_micro_batch() {
 void Step::launch(std::size_t index) {
   const Bucket& bucket = context_.bucket(index);
   if (bucket.range.size() == 0) return;
-  wait_for_values();  // they hold no more memory then
+  wait_for_values();  // frees the staging of the values
   reducer_.make_room();
   const machine::During preparing(machine::Part::optimizer);
   reducer_.reduce(index, take_gradients(index),
@@ -135,8 +135,8 @@ StepResult Step::update() {
   StepResult result;
   result.gradient_norm =
       std::sqrt(norm_.sum_of_squares([this](Range range) { return gradients(range); })) / divisor;
-  // Every rank has the same norm, so all skip or none: a state that has seen an infinity never
-  // recovers.
+  // Every rank has the same norm, so either all ranks skip the update or no rank does. A state that
+  // has seen an infinity never recovers.
   result.updated = std::isfinite(result.gradient_norm);
   if (result.updated) {
     if (result.gradient_norm > context_.options.clip_norm)

@@ -11,36 +11,37 @@
 //     step->end_micro_batch();
 //   StepResult result = step->step();
 //
-// A part is a list of parameters that are used together. Stages 0 and 1 require none of the calls
+// A part is a list of parameters that are used together. Stages 0 and 1 do not require the calls
 // for micro-batches, but start to reduce a bucket as soon as the last micro-batch completes it.
-// Stages 2 and 3 require all calls, the same on all ranks in the same order. A gradient is ready
-// once in a micro-batch; one that never is counts as zero.
+// Stages 2 and 3 require all calls, the same on all ranks in the same order. A gradient is ready at
+// most once in a micro-batch. A gradient that is never ready counts as zero.
 //
-// In this order: a bucket (layout.h) is summed over the embedding group, over tp, over dp, each as
-// the plan says; then the global norm; then the update, whose gradient scale holds the plan's
-// divisor, the loss scale and the clipping; then the values are published over dp, and the
-// gradients are zero again. offload_optimizer selects where the optimizer's states are stored. A
-// skipped step does not change them, and leaves a delayed update pending.
+// A step first sums each bucket (layout.h) over the embedding group, tp and dp, as the plan
+// specifies. Then it computes the global norm. Then it updates, with a gradient scale of the plan's
+// divisor, the loss scale and the clipping. Then it publishes the values over dp and sets the
+// gradients to zero. offload_optimizer selects where the optimizer's states are stored. A skipped
+// step does not change the states, and leaves a delayed update pending.
 //
 // With overlap_comm a bucket's values are published as soon as its owners have updated them, while
-// the next bucket is updated, and possibly still when the next step's forward begins (Megatron-LM's
-// overlap-grad-reduce and overlap-param-gather). The last bucket goes first because forward needs
-// it first, and before_use waits for the buckets of its part. So with overlap_comm stages 1 to 3
-// require before_use, or wait_for_values(), before values are read. Other users of the dp group
-// call wait_for_values() too.
+// the next bucket is updated. This can continue when the next step's forward begins (Megatron-LM's
+// overlap-grad-reduce and overlap-param-gather). The last bucket is published first because forward
+// needs it first, and before_use waits for the buckets of its part. So with overlap_comm stages 1
+// to 3 require before_use, or wait_for_values(), before values are read. Other users of the dp
+// group must also call wait_for_values().
 //
-// The parts of a step: MicroBatches (which bucket goes next), Reducer, Publisher, and Transfers,
+// The parts of a step: MicroBatches (selects the next bucket), Reducer, Publisher, and Transfers,
 // which runs their collectives over dp.
 //
-// A ZeRO stage is a subclass that defines which part of the flat buffers a rank holds, how
-// gradients are summed over dp into that part, and how values get from their owners to all ranks.
-// To add a stage: a header like stage1.h, an arm in make_step, its volume in cost.cpp, its memory
-// in memory_cost.cpp.
+// A ZeRO stage is a subclass. It defines the part of the flat buffers that a rank holds, and the
+// sum of gradients over dp into that part. It also defines the transfer of values from their owners
+// to all ranks. To add a stage, write a header like stage1.h, an arm in make_step, its volume in
+// cost.cpp and its memory in memory_cost.cpp.
 //
-// All stages with one layout see the same norm and take the same step, bit for bit, where
-// all-reduce and reduce-scatter sum in the same order: direct does, ring among more than two does
-// not. With gradient accumulation that holds for 0 and 1, which add up micro-batches before ranks,
-// and for 2 and 3, which do it the other way round.
+// All stages with one layout compute the same norm and the same step, bit for bit, if all-reduce
+// and reduce-scatter sum in the same order. The algorithm direct does; ring over more than two
+// ranks does not. With gradient accumulation, stages 0 and 1 agree with each other, because both
+// add micro-batches before ranks. Stages 2 and 3 agree with each other, because both add ranks
+// before micro-batches.
 
 #include <functional>
 #include <memory>
@@ -58,8 +59,8 @@ namespace zero {
 
 struct StepResult {
   // The norm of the whole model's gradient, divided by the plan's divisor and the loss scale,
-  // before clipping: the square root of the sum of squares in double. Infinite or NaN when any
-  // rank's gradient is: then nothing is updated.
+  // before clipping: the square root of the sum of squares in double. Infinite or NaN if any rank's
+  // gradient is; then no value is updated.
   double gradient_norm = 0;
   double clip_factor = 1;  // min(1, clip_norm / gradient_norm); no epsilon is added
   bool updated = false;    // the same on all ranks
@@ -71,14 +72,14 @@ class Step {
   virtual ~Step() = default;
 
   void begin_micro_batch(bool last);
-  virtual void before_use(const Part& part);     // values are there until after_use
+  virtual void before_use(const Part& part);     // values are valid until after_use
   virtual void after_use(const Part&) {}         // once for each before_use
-  virtual void before_gradients(const Part&) {}  // gradients are there until they are ready
+  virtual void before_gradients(const Part&) {}  // gradients are valid until they are ready
   void gradients_ready(const Part& part);
   void end_micro_batch();
 
-  // Both of a step, for oracles that look at the summed gradients between. Each collective over all
-  // ranks of the grid; reduce once, then update once.
+  // The two halves of a step, for oracles that read the summed gradients in between. Each is
+  // collective over all ranks of the grid. Call reduce once, then update once.
   void reduce();
   StepResult update();
   StepResult step() {
@@ -88,15 +89,15 @@ class Step {
   // Waits until all values of the last update have arrived, except those gathered for each use, and
   // no transfer over dp is pending. The next micro-batch or step starts new ones.
   void wait_for_values() { publisher_.wait(); }
-  // The same, and applies a delayed update. Collective over dp; publishes once more for a delayed
-  // update.
+  // Calls wait_for_values and applies a delayed update. Collective over dp. With delayed_update it
+  // publishes the values once more.
   void drain();
-  // Between reduce and update: makes every parameter.gradient the whole sum (not yet divided),
-  // where a rank holds only its shard of it. For oracles; its traffic is not part of a step.
+  // For oracles, between reduce and update. If a rank holds only its shards, sets every
+  // parameter.gradient to the whole sum (not yet divided). The traffic is not part of a step.
   virtual void gather_gradients() {}
 
-  // The divisor of the sum: the plan's, or that of a step that counts its tokens as they come. The
-  // same on all ranks; throws std::invalid_argument unless positive.
+  // The divisor of the sum. The default is the plan's; a step that counts its tokens sets it. Equal
+  // on all ranks. Throws std::invalid_argument unless positive.
   double divisor() const { return divisor_; }
   void set_divisor(double divisor);
 
@@ -104,35 +105,38 @@ class Step {
   double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);  // throws std::invalid_argument unless positive and finite
 
-  // The optimizer of what this rank updates: all of the flat buffers, or its shard of each bucket.
+  // The optimizer of the elements that this rank updates: all of the flat buffers, or its shard of
+  // each bucket.
   OwnedOptimizer& optimizer() { return *optimizer_; }
   // The bytes that offload_optimizer and offload_param have moved so far, and a note for the
   // record.
   virtual OffloadTraffic moved() const { return optimizer_->moved(); }
   virtual std::string offload_note() const { return optimizer_->note(); }
-  // The device whose memory they take; null: none.
+  // The device whose memory offloaded states and values use; null without offload.
   const machine::Device* host() const { return host_; }
   const GradientPlan& plan() const { return context_.plan; }
 
  protected:
   explicit Step(StepContext context);
 
-  // For constructors: makes the optimizer; values: of a range of the flat buffers.
+  // For constructors: makes the optimizer. values: returns the values of a range of the flat
+  // buffers.
   void make_optimizer(const std::function<Tensor(Range)>& values);
   void make_optimizer(std::vector<OwnedRange> owned);  // without their masks
-  machine::Device& host_memory();  // of what is offloaded: the options', or made here
+  machine::Device& host_memory();                      // of the options, or made here
 
   const Layout& layout() const { return context_.layout(); }
   machine::Kernels& kernels() const { return context_.kernels(); }
   int dp_rank() const { return context_.dp_rank(); }
 
-  // All gradients of a bucket, which are reduced now.
+  // Returns all gradients of a bucket, for its reduction.
   virtual Tensor take_gradients(std::size_t bucket);
-  // Sums gradients (wire: the same, or memory of as many elements in the wire's dtype) to where
-  // gradients() finds them. May run on another thread: takes and gives back no memory.
+  // Sums gradients over dp into the memory of gradients(). wire: the same tensor, or memory for the
+  // same number of elements in the wire's dtype. May run on another thread, so it must not allocate
+  // or free memory.
   virtual void reduce_over_dp(const Bucket& bucket, const Tensor& gradients,
                               const Tensor& wire) = 0;
-  // Summed ones of a range that this rank owns.
+  // Returns the summed gradients of a range that this rank owns.
   virtual Tensor gradients(Range range) const { return context_.states.gradients(range); }
   virtual Published published(std::size_t bucket) const;
   virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
@@ -156,15 +160,15 @@ class Step {
   std::vector<Range> owned_;
   // The bucket of each range. A published bucket has one range.
   std::vector<std::size_t> bucket_of_owned_;
-  std::unique_ptr<machine::Device> own_host_;  // if the options have none
+  std::unique_ptr<machine::Device> own_host_;  // if the options have no host
   machine::Device* host_ = nullptr;
   std::unique_ptr<OwnedOptimizer> optimizer_;
   double divisor_, loss_scale_ = 1;
   bool reduced_ = false;
 };
 
-// stage 0: data_parallel.h, 1 to 3: stage1.h to stage3.h. Throws std::invalid_argument for another,
-// and what StepContext throws.
+// Makes the step of a ZeRO stage. Stage 0 is data_parallel.h, stages 1 to 3 are stage1.h to
+// stage3.h. Throws std::invalid_argument for another stage, and the exceptions of StepContext.
 std::unique_ptr<Step> make_step(int stage, FlatStates& states, const GradientPlan& plan,
                                 Communicators communicators, StepOptions options);
 

@@ -28,17 +28,15 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
       (plan.gradient_dtype != Dtype::float32 || size_of(*wire) != 2 ||
        !machine::is_floating(*wire))) {
     machine::reject(
-        "communication_data_type {}: gradients are {}; float ones may be bfloat16 or "
-        "half on the wire, others go as they are",
+        "communication_data_type {} does not support gradients of {}; only gradients of float may "
+        "be bfloat16 or half on the wire",
         machine::name(*wire), machine::name(plan.gradient_dtype));
   }
   if (options.overlap_comm && plan.dp > 1 && communicators.dp &&
       (communicators.dp->link().transport() != machine::Transport::shared_memory ||
        !states.device().readable_by_host()))
-    machine::reject(
-        "overlap_comm over {} of {}: only shared_memory of host memory may be used by "
-        "a thread of its own",
-        name(communicators.dp->link().transport()), states.device().description());
+    machine::reject("overlap_comm requires shared_memory of host memory (got {} of {})",
+                    name(communicators.dp->link().transport()), states.device().description());
   check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
   return options;

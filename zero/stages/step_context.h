@@ -11,7 +11,7 @@
 
 namespace zero {
 
-// Null if the group has one member, or does not have this rank.
+// A communicator is null if its group has one member or does not contain this rank.
 struct Communicators {
   collectives::Communicator* tp = nullptr;
   collectives::Communicator* pp = nullptr;
@@ -26,8 +26,8 @@ struct Communicators {
 // Parameters that are used together.
 using Part = std::vector<Parameter*>;
 
-// Whether ranks own shards: in stage 1 or above, with dp above 1. Throws std::invalid_argument for
-// an unknown stage.
+// Returns whether ranks own shards: in stage 1 or above, with dp above 1. Throws
+// std::invalid_argument for an unknown stage.
 bool is_sharded(int stage, const GradientPlan& plan);
 
 struct StepContext {
@@ -42,9 +42,9 @@ struct StepContext {
   int dp_rank() const { return plan.dp > 1 ? communicators.dp->rank() : 0; }
   machine::Device& device() const { return states.device(); }
   machine::Kernels& kernels() const { return device().stream().kernels(); }
-  // The dtype that gradients have on their way over dp.
+  // Returns the dtype of gradients on the wire over dp.
   Dtype wire_dtype() const;
-  // With poison_freed: fills memory with NaN that is given back or not valid yet.
+  // With poison_freed, fills memory that is freed or not yet valid with NaN.
   void poison(const Tensor& freed) const;
 
   int stage;

@@ -21,23 +21,23 @@ inline constexpr int num_stages = 4;  // ZeRO stages 0 to 3
 struct StepOptions {
   Rule rule = AdamW{};
   double clip_norm = std::numeric_limits<double>::infinity();  // of the global norm; infinity: off
-  // Empty: the communicator's default. The dp group's three, and the all-reduces of the extra
-  // groups.
+  // The algorithms of the dp group's collectives and of the all-reduces over the extra groups.
+  // Empty: the communicator's default.
   std::string all_reduce = {}, reduce_scatter = {}, all_gather = {};
   // A longer bucket of values is published in runs of at most this size (64 * dp at least).
   std::int64_t allgather_bucket_size = 500'000'000;
-  // The dtype that gradients are rounded to and summed in over dp. None: their own dtype.
+  // The dtype that gradients are rounded to and summed in over dp. Empty: their own dtype.
   std::optional<Dtype> communication_data_type = {};
-  // Collectives over dp run on a thread of their own while the caller continues. The same bits.
+  // Collectives over dp run on their own thread while the caller continues. The bits are the same.
   bool overlap_comm = false;
-  // Stages 2 and 3. True: a bucket's gradients lie in its buffer from the start; false: each by
-  // itself, and they are copied when the bucket is complete.
+  // Stages 2 and 3. True: a bucket's gradients are in its buffer from the start. False: each
+  // gradient has its own memory, and is copied when the bucket is complete.
   bool contiguous_gradients = true;
-  // Stage 3: of what is gathered ahead, and of all that is gathered at any time.
+  // Stage 3: the maximum of the elements gathered ahead, and of all gathered elements.
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;
   std::int64_t stage3_max_live_parameters = 1'000'000'000;
   StateOptions offload_optimizer = {};
-  // Stage 3: where a rank's shards of the values are stored while they are not used.
+  // Stage 3: selects where a rank's shards of the values are stored while they are not used.
   ValueOptions offload_param = {};
   // For tests and for slow links. poison_freed fills freed memory with NaN. before_transfer is
   // called before each transfer over dp with the bytes that a bandwidth-optimal collective sends

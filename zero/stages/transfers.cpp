@@ -14,7 +14,7 @@ using machine::Operation;
 Transfers::Transfers(const StepContext& context)
     : context_(context), worker_(context.options.overlap_comm && context.plan.dp > 1) {}
 
-// A plan allocates its scratch when it runs first. The caller waits meanwhile because a ledger
+// A plan allocates its scratch in its first run. The caller waits for that run, because a ledger
 // belongs to one thread.
 Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_t count,
                                    std::string what, const std::function<void()>& job) {

@@ -1,6 +1,6 @@
 #pragma once
-// Runs a step's collectives over dp one after the other: with overlap_comm on a thread of its own,
-// else at once.
+// Runs a step's collectives over dp one after the other: with overlap_comm on its own thread,
+// otherwise at once.
 
 #include <cstdint>
 #include <functional>
@@ -16,10 +16,10 @@ namespace zero {
 class Transfers {
  public:
   using Ticket = Worker::Ticket;
-  explicit Transfers(const StepContext& context);  // which outlives this
+  explicit Transfers(const StepContext& context);  // context: must outlive this
 
-  // what: for the message of a timeout; count: elements of the whole (all_reduce) or of a share.
-  // The job must not allocate or free memory.
+  // what: for the message of a timeout. count: elements of the whole buffer (all_reduce) or of a
+  // share. The job must not allocate or free memory.
   Ticket start(machine::Operation operation, Dtype dtype, std::int64_t count, std::string what,
                const std::function<void()>& job);
   void wait(Ticket ticket) { worker_.wait(ticket); }
@@ -31,7 +31,7 @@ class Transfers {
 
   const StepContext& context_;
   std::set<std::tuple<machine::Operation, Dtype, std::int64_t>> known_;
-  Worker worker_;  // last: ends before what it uses
+  Worker worker_;  // last member: its thread uses the others
 };
 
 }  // namespace zero

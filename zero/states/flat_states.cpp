@@ -30,11 +30,11 @@ FlatStates::FlatStates(machine::Device& device, const GradientPlan& plan,
     const Tensor value = values_.slice(layout_.offsets[i], shape);
     if (parameter.value) {
       if (parameter.value.dtype() != plan.value_dtype || parameter.value.shape() != shape)
-        machine::reject("parameter {}: value is {} {}, the plan says {} {}", parameter.name,
+        machine::reject("parameter {}: value is {} {}; the plan requires {} {}", parameter.name,
                         machine::name(parameter.value.dtype()), parameter.value.shape().text(),
                         machine::name(plan.value_dtype), shape.text());
       device.stream().copy(value.data(), parameter.value.data(), value.bytes());
-      device.stream().synchronize();  // before the value's own memory goes
+      device.stream().synchronize();  // before the value's own memory is freed
     }
     parameter.value = value;
     parameter.gradient =
@@ -45,7 +45,8 @@ FlatStates::FlatStates(machine::Device& device, const GradientPlan& plan,
 int FlatStates::row(const Parameter* parameter) const {
   const auto found = rows_.find(parameter);
   if (found == rows_.end())
-    throw std::logic_error(fmt::format("parameter {} is not one of the step's", parameter->name));
+    throw std::logic_error(
+        fmt::format("parameter {} is not in the plan of the step", parameter->name));
   return found->second;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
-// All parameters of a rank in one flat value buffer and one flat gradient buffer, so that a step is
-// a few long operations, and ZeRO's shards are equal ranges whatever the parameters' sizes
-// (layout.h).
+// All parameters of a rank in one flat value buffer and one flat gradient buffer. So a step is a
+// few long operations, and ZeRO's shards are equal ranges for parameters of any size (layout.h).
 
 #include <cstdint>
 #include <map>
@@ -20,8 +19,8 @@ namespace zero {
 // start at zero. Categories: parameters and gradients, elements times the size of the plan's
 // dtypes.
 //
-// A step of stage 2 frees the gradient buffer, one of stage 3 the value buffer too. From then on
-// the parameters are views of the step's own memory, while they have any.
+// A step of stage 2 frees the gradient buffer. A step of stage 3 also frees the value buffer. After
+// that, the existing values and gradients are views of the step's own memory.
 class FlatStates {
  public:
   // The parameters are those of the plan, in its order, and outlive this. Throws
@@ -35,12 +34,13 @@ class FlatStates {
   const Tensor& gradients() const { return gradients_; }  // [elements]
   Tensor values(Range range) const { return values_.slice(range.begin, {range.size()}); }
   Tensor gradients(Range range) const { return gradients_.slice(range.begin, {range.size()}); }
-  // One byte for each element: whether weight decay applies.
+  // Returns one byte per element: 1 if weight decay applies, otherwise 0.
   std::vector<std::uint8_t> decay_mask(const GradientPlan& plan, Range range) const;
 
   void release_values() { release(values_, &Parameter::value); }
   void release_gradients() { release(gradients_, &Parameter::gradient); }
-  // Makes the bucket's parameters views of whole [bucket's elements], or empty.
+  // Makes the bucket's parameters views of `whole` [bucket's elements], or empty if `whole` is
+  // empty.
   void view_values(const Bucket& bucket, const Tensor& whole) {
     view(bucket, whole, &Parameter::value);
   }
@@ -49,7 +49,8 @@ class FlatStates {
   }
   Parameter& parameter(int row) const { return *parameters_[static_cast<std::size_t>(row)]; }
   machine::Shape shape(int row) const { return shapes_[static_cast<std::size_t>(row)]; }
-  // The row in the plan. Throws std::logic_error that names a parameter that is not in it.
+  // Returns the row in the plan. Throws std::logic_error that names a parameter that is not in the
+  // plan.
   int row(const Parameter* parameter) const;
 
  private:

@@ -21,7 +21,8 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
                            const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen) {
   if (!(divisor > 0) || !std::isfinite(divisor))
-    machine::reject("gradient plan: divisor {}, the tokens of a step must be positive", divisor);
+    machine::reject(
+        "gradient plan: divisor is {}; expected the tokens of a step, a positive number", divisor);
   for (const Axis axis : {Axis::cp, Axis::ep}) {
     if (grid.size(axis) > 1)
       machine::reject("gradient plan: {} {}, but gradients are reduced over tp, pp and dp",

@@ -1,11 +1,11 @@
 #pragma once
-// The one table of how every gradient is reduced, computed from the parameters' placements. The
-// step, the global norm and the volume oracle use it; no other code scales or reduces a gradient.
+// The only table of gradient reductions, computed from the parameters' placements. The step, the
+// global norm and the volume oracle use it; no other code scales or reduces a gradient.
 //
-// The loss is normalised only here: backward produces gradients of the *sum* of the
-// losses of all tokens, every reduction is a sum, and the optimizer divides once by `divisor`, the
+// The loss is normalised only here: backward produces gradients of the *sum* of the losses of all
+// tokens, and every reduction is a sum. The optimizer divides once by `divisor`, the number of
 // tokens that count in the whole step (all micro-batches, all data-parallel ranks). So uneven
-// micro-batches, ranks without a token and gradient accumulation need no factor of their own.
+// micro-batches, ranks without a token and gradient accumulation need no other factor.
 
 #include <cstdint>
 #include <string>
@@ -20,9 +20,9 @@ namespace zero {
 using collectives::Parameter;
 using machine::Category, machine::Dtype, machine::Tensor;
 
-// The groups that gradients are summed over, in the order in which it happens.
+// The groups that gradients are summed over, in the order of the sums.
 enum class Over : unsigned char {
-  embedding,  // two opposite stages: a tied embedding has a gradient from either
+  embedding,  // two opposite stages: a tied embedding has a gradient on both
   tp,         // each rank's gradient covers its part of the tokens (sequence parallelism)
   dp,
 };
@@ -52,9 +52,9 @@ struct GradientPlan {
 };
 
 // The plan of a rank of the grid. Parameters need no memory yet. Throws std::invalid_argument for a
-// divisor that is not positive, for a parameter named twice, for a tied parameter on the middle
-// stage, which has no opposite stage, and for cp or ep above 1, which the plan does not support.
-// frozen: names of parameters that are not trained; an unknown name is an error.
+// divisor that is not positive, and for a parameter named twice. Also throws it for a tied
+// parameter on the middle stage, which has no opposite stage, and for cp or ep above 1. frozen:
+// names of parameters that are not trained; an unknown name is an error.
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen = {});

@@ -24,7 +24,7 @@ bool is_tied(const GradientRow& row) {
   return std::find(row.reduce.begin(), row.reduce.end(), Over::embedding) != row.reduce.end();
 }
 
-// Tied first, partial next, the rest last; inside that by replicas.
+// Orders tied rows first, partial rows next and all others last, and equal ones by replicas.
 bool lies_before(const GradientRow& a, const GradientRow& b) {
   const auto extra_a = before_dp(a), extra_b = before_dp(b);
   if (extra_a.empty() != extra_b.empty()) return extra_b.empty();
@@ -86,7 +86,7 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
   return buckets;
 }
 
-// Places the bucket's rows from `begin` on; returns where its padding ends.
+// Places the bucket's rows from `begin` and returns the end of its padding.
 std::int64_t place(const GradientPlan& plan, Bucket& bucket, std::int64_t begin, Layout& result) {
   std::vector<int> order = bucket.rows;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
@@ -138,8 +138,8 @@ std::vector<Range> owned_ranges(const Layout& layout, bool sharded, int dp_rank)
 Layout layout(const GradientPlan& plan, const LayoutOptions& options) {
   machine::check_positive("reduce_bucket_size", options.reduce_bucket_size);
   if (!options.parts.empty() && options.parts.size() != plan.rows.size())
-    machine::reject("parts of {} parameters, the plan has {}", options.parts.size(),
-                    plan.rows.size());
+    machine::reject("parts has {} entries; expected {}, one for each parameter",
+                    options.parts.size(), plan.rows.size());
   Layout result;
   result.shards = plan.dp;
   result.offsets.resize(plan.rows.size());

@@ -5,10 +5,10 @@
 // Buckets. Parameters are taken in the order in which backward completes them, the last of the plan
 // first. Tied ones come before all others, by name, so that the first and the last stage split them
 // in the same way. A bucket is closed when the next parameter would exceed reduce_bucket_size
-// elements; a larger parameter has a bucket of its own (DeepSpeed's reduce_bucket_size). If parts
-// are given, no bucket holds parameters of two parts, so that a part can be gathered separately
-// (stage 3). Small parameters (persistence_threshold) have separate buckets; so do frozen ones,
-// which come last. Buckets are in the order in which they become complete.
+// elements; a larger parameter has its own bucket (DeepSpeed's reduce_bucket_size). If parts are
+// given, no bucket holds parameters of two parts, so that a part can be gathered separately (stage
+// 3). Small parameters (persistence_threshold) have separate buckets; so do frozen ones, which come
+// last. Buckets are in the order in which they become complete.
 //
 // Inside a bucket, parameters with the same extra reductions (embedding, tp) and the same number of
 // replicas form a segment: one all-reduce sums a whole segment, one kernel adds up its squares.
@@ -36,7 +36,7 @@ struct Range {
   std::int64_t size() const { return end - begin; }
   bool operator==(const Range&) const = default;
 };
-Range intersection(Range a, Range b);  // of size 0 when they don't meet
+Range intersection(Range a, Range b);  // of size 0 if they do not overlap
 
 struct Segment {
   std::vector<Over> reduce;  // before dp
@@ -47,7 +47,7 @@ struct Segment {
 struct Bucket {
   Range range;                                       // a multiple of 64 * dp
   std::vector<int> rows;                             // of the plan, in its order
-  std::size_t segments_begin = 0, segments_end = 0;  // of Layout::segments; none where frozen
+  std::size_t segments_begin = 0, segments_end = 0;  // of Layout::segments; empty if frozen
   bool persistent = false;                           // stage 3 does not shard its values
   bool frozen = false;
 };
@@ -63,8 +63,8 @@ struct LayoutOptions {
 struct Layout {
   std::int64_t elements = 0;          // of trained parameters, padded, a multiple of 64 * dp
   std::int64_t value_elements = 0;    // with frozen parameters
-  std::vector<std::int64_t> offsets;  // of each row of the plan
-  std::vector<int> bucket_of;         // each row of the plan
+  std::vector<std::int64_t> offsets;  // by row of the plan
+  std::vector<int> bucket_of;         // by row of the plan
   std::vector<Segment> segments;
   std::vector<Bucket> buckets;
   int shards = 1;  // dp
@@ -75,7 +75,7 @@ struct Layout {
     const std::int64_t begin = bucket.range.begin + shard_elements(bucket) * index;
     return {begin, begin + shard_elements(bucket)};
   }
-  // The same in a buffer that holds only one rank's shards, one behind the other.
+  // The shard's range in a buffer that holds only one rank's shards, one after the other.
   Range in_shards(const Bucket& bucket) const {
     return {bucket.range.begin / shards, bucket.range.end / shards};
   }
@@ -84,8 +84,8 @@ struct Layout {
 // elements if nothing is sharded or trained.
 std::vector<Range> owned_ranges(const Layout& layout, bool sharded, int dp_rank);
 
-// Throws std::invalid_argument for a bucket size that is not positive and for parts that are not
-// one for each row.
+// Throws std::invalid_argument for a bucket size that is not positive and for parts without exactly
+// one entry for each row.
 Layout layout(const GradientPlan& plan, const LayoutOptions& options = {});
 
 }  // namespace zero
