@@ -17,7 +17,7 @@ class Binding {
     for (const Step& step : plan.steps) bind(step);
   }
 
-  // What this rank reads again, or a peer here, stays in the cache.
+  // Keeps in the cache the values that this rank or a peer reads again.
   void choose_stores() {
     RangeMap<bool> read_later;
     for (std::size_t i = bound_.actions.size(); i-- > 0;) {
@@ -34,8 +34,8 @@ class Binding {
     bound_.visited += read_later.visited();
   }
 
-  // Finds the message that each post is for. From the last action back: `later` counts a peer's
-  // messages behind an action, `behind` those behind the next message into a place.
+  // Finds the message of each post. Walks backwards: `later` counts a peer's messages after an
+  // action, and `behind` those after the next message into a place.
   void number_posts() {
     std::map<int, int> later;
     std::map<std::pair<int, Place>, int> behind;
@@ -45,7 +45,8 @@ class Binding {
       if (action.verb == Verb::receive || action.verb == Verb::receive_reduce) ++later[action.peer];
       if (action.verb != Verb::post) continue;
       const auto received = behind.find({action.peer, action.target});
-      if (received == behind.end()) throw std::logic_error("a plan posts what it does not receive");
+      if (received == behind.end())
+        throw std::logic_error("a plan posts a place that it does not receive into");
       action.ahead = later[action.peer] - received->second;
     }
   }
@@ -103,12 +104,13 @@ class Binding {
     sites_.push_back(sites);
   }
 
-  // Sends that still read what the step writes. A write waits for them, so later ones need not.
+  // Returns the sends that still read the target of the step. The write waits for them, so later
+  // writes do not have to.
   std::vector<std::size_t> sends_from(const Layout::Site& target, const Step& step) {
     LastSends last;
     sent_from_.visit(target, [&](const LastSends& sends) {
       for (const auto& [peer, send] : sends) {
-        // The peer writes here only after it has read what was sent to it. The prover checks this.
+        // The peer writes here only after it has read our send. The prover checks this.
         if (step.verb == Verb::post && peer == step.peer) continue;
         auto& known = last.try_emplace(peer, send).first->second;
         known = std::max(known, send);

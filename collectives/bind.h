@@ -26,9 +26,9 @@ struct Action {
   Place source, target;
   std::int64_t count;
   std::size_t bytes;
-  std::vector<std::size_t> after;  // sends that must have been taken before target is written
-  int ahead = 0;                   // of a post: which message from now, 1 being the next
-  std::size_t forwards = 0;        // of a sum: number of sends of just this target that follow
+  std::vector<std::size_t> after;  // sends that peers must have read before target is written
+  int ahead = 0;                   // of a post: number of the message from now; 1: the next
+  std::size_t forwards = 0;        // of a sum: number of sends of exactly this target that follow
   machine::Store store = machine::Store::cached;  // of a receive or copy
 };
 

@@ -178,7 +178,7 @@ void Execution::run_in_order(machine::Link& link, machine::Reduction reduction,
             reduce(link, reduction, i, at(action.target), at(action.source), at(action.target));
         break;
     }
-    for (; written > 0; --written) {  // stands for the sends that follow
+    for (; written > 0; --written) {  // replaces the sends that follow
       ++i;
       numbers_[i] = link.deliver(actions_[i].peer, actions_[i].bytes);
     }

@@ -1,5 +1,5 @@
 #pragma once
-// The one executor of plans. A plan is first bound to element counts and a dtype (Execution), then
+// The executor of all plans. A plan is first bound to element counts and a dtype (Execution), then
 // run any number of times on any buffers over any link.
 
 #include <compare>
@@ -22,7 +22,7 @@ namespace collectives {
 // The key of a bound call.
 struct CallKey {
   const Algorithm* algorithm = nullptr;
-  std::int64_t count = 0;  // elements of the whole, or of a share where the operation deals in them
+  std::int64_t count = 0;  // elements of the whole buffer, or of a share (deals_in_shares)
   machine::Dtype dtype = machine::Dtype::float32;
   bool in_place = false;
   int root = 0;
@@ -31,20 +31,22 @@ struct CallKey {
   auto operator<=>(const CallKey&) const = default;
 };
 
-// The call with the pieces that the algorithm cuts a share of this size into: enough that a piece
-// stays in a core's cache while it is passed on, few enough that messages do not dominate. Parts of
-// an all_to_all_v stay whole: short ones would send as many messages as the longest.
+// Returns the call with the number of pieces for a share of this size. A piece is small enough to
+// stay in a core's cache while it is forwarded, and large enough that messages do not dominate.
+// Parts of an all_to_all_v are not split, because short parts would send as many messages as the
+// longest.
 Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, machine::Dtype dtype);
 
 class Execution {
  public:
   // Allocates the plan's scratch, if it has any, on the device, and keeps it. For rendezvous links
-  // (Link::is_rendezvous) it needs the rounds, and allocates the staging of received parts, too.
+  // (Link::is_rendezvous) it requires the rounds and also allocates the staging of received parts.
   Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
             const std::vector<Round>* rounds = nullptr);
 
   // Sums round to the dtype after each addition. The buffers are memory of the device. Returns when
-  // peers have read all they need of them, on the device's stream if the link has one.
+  // peers have read all data that they need. If the link has a stream, this holds in the order of
+  // the device's stream.
   void run(machine::Link& link, machine::Reduction reduction, const std::byte* input,
            std::byte* output);
 
@@ -78,10 +80,10 @@ class Execution {
   machine::Memory scratch_, staging_;
   std::vector<Action> actions_;
   std::vector<std::size_t> last_sends_;  // for each peer, the last action that sends to it
-  std::vector<std::uint64_t> numbers_;   // by action, of its message in the present run
+  std::vector<std::uint64_t> numbers_;   // by action: number of its message in the current run
   std::vector<void*> targets_;
   std::vector<Round> rounds_;           // of actions, for rendezvous links
-  std::vector<std::size_t> staged_at_;  // by action that reduces what it receives: in staging_
+  std::vector<std::size_t> staged_at_;  // by receive_reduce action: offset in staging_
   std::vector<machine::Transfer> transfers_;
 };
 

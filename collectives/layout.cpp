@@ -31,7 +31,8 @@ Layout::Layout(machine::Operation operation, const Plan& plan, const Call& call,
       count_(count),
       traffic_(operation == machine::Operation::all_to_all_v ? call.traffic : nullptr) {
   if (traffic_ && bays_ > 0)
-    throw std::logic_error("parts of an all_to_all_v differ in length: its plans have no scratch");
+    throw std::logic_error(
+        "plans of all_to_all_v must not have scratch, because its parts differ in length");
 }
 
 ChunkRange Layout::share_of_whole(Buffer buffer, int share) const {

@@ -7,8 +7,8 @@
 
 namespace collectives {
 
-// Elements of a rank's buffers, 0 where it has none. count: elements of the whole, or of a share
-// where the operation deals in shares; all_to_all_v goes by call.traffic alone, which it must have.
+// Elements of a rank's buffers; 0: no buffer. count: elements of the whole buffer, or of a share
+// (deals_in_shares). all_to_all_v uses only call.traffic, which must be set.
 struct BufferElements {
   std::int64_t input = 0, output = 0;
 };
@@ -18,14 +18,14 @@ class Layout {
  public:
   Layout(machine::Operation operation, const Plan& plan, const Call& call, std::int64_t count);
 
-  // Elements of the slice's own buffer.
+  // Returns the elements of a slice in its own buffer.
   ChunkRange elements(Slice slice) const;
   std::int64_t input_elements() const { return elements_.input; }
   std::int64_t output_elements() const { return elements_.output; }
   std::int64_t scratch_elements() const { return bays_ > 0 ? bays_ * longest_chunk() : 0; }
 
-  // In place, one buffer is input and output, and the smaller one lies in the larger as its own
-  // share: the buffer a slice then lies in (input stands for both), and its elements there.
+  // The buffer of a slice, and its elements there. In place, one buffer is input and output
+  // (Buffer::input), and the smaller of the two is the own share of the larger.
   struct Site {
     Buffer buffer;
     ChunkRange range;
@@ -38,7 +38,7 @@ class Layout {
   Site site(Slice slice, bool in_place) const;
 
  private:
-  // In a buffer that holds the whole. Input and output differ only for all_to_all_v.
+  // The ranges in a buffer that holds the whole. Input and output differ only for all_to_all_v.
   ChunkRange share_of_whole(Buffer buffer, int share) const;
   ChunkRange chunk_of_whole(Buffer buffer, int index) const;
   std::int64_t longest_chunk() const { return chunk_of_whole(Buffer::input, 0).size(); }

@@ -11,23 +11,23 @@
 namespace collectives {
 
 enum class Spread : unsigned char {
-  replicated,  // every rank of the axis holds the whole
+  replicated,  // every rank of the axis holds the whole parameter
   sharded,     // rank i of the axis holds the i-th of equal parts along dim
 };
 
 struct Placement {
   Spread tp = Spread::replicated;
-  int dim = 0;  // the extent that tp cuts
+  int dim = 0;  // the dimension that tp shards
   // Replicated over tp, but each rank's gradient covers only its part of the tokens (sequence
-  // parallelism): the gradients are summed over tp.
+  // parallelism). The gradients are summed over tp.
   bool gradient_partial_over_tp = false;
-  // Held by this stage and the one opposite, as far from the other end (the first and the last, of
-  // a tied embedding; all, where a pipeline has two copies of the model): gradients are summed over
-  // the two.
+  // Held by this stage and the opposite stage, which has the same distance from the other end.
+  // These are the first and the last stage for a tied embedding, and all stages if a pipeline has
+  // two copies of the model. The gradients are summed over the two stages.
   bool tied_over_pp = false;
 };
 
-// What a parameter's initial values depend on.
+// The role of a parameter, which determines its initial values.
 enum class Role : unsigned char {
   weight,
   residual,  // the weight of a projection that ends in a residual sum
@@ -45,8 +45,8 @@ struct Parameter {
   machine::Tensor value;     // the local shard, compute dtype
   machine::Tensor gradient;  // same shape; float under bfloat16 and half, else the value's dtype
 
-  // The local shape of global_shape under placement. Throws std::invalid_argument naming the
-  // parameter, the extent and the degree when it does not divide.
+  // Returns the local shape of global_shape under placement. Throws std::invalid_argument that
+  // names the parameter, the extent and the degree if the degree does not divide the extent.
   static machine::Shape local_shape(const std::string& name, machine::Shape global_shape,
                                     const Placement& placement, int tp);
   // The place of the local shard in the global matrix. Random initial values are keyed by it.

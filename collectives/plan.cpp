@@ -43,7 +43,7 @@ Extents extents(machine::Operation operation, const Call& call) {
     case all_to_all:
     case all_to_all_v:
     case send_receive:
-    case barrier:  // of nothing
+    case barrier:  // without data
     case none:
       break;
   }

@@ -11,9 +11,9 @@
 namespace collectives {
 namespace {
 
-// A chunk's content: which chunk of the whole, whose contributions, and a hash of the order in
-// which they were added. Addition commutes, bit for bit, so the hash of a sum does not depend on
-// its sides.
+// A chunk's content: its number in the whole, the ranks that contributed, and a hash of the order
+// of the additions. Addition commutes, bit for bit, so the hash does not depend on the order of two
+// operands.
 struct Value {
   bool written = false;
   int chunk = -1;
@@ -31,10 +31,11 @@ struct Message {
   int receiver;
   Slice source;
   std::vector<Value> at_send;
-  std::uint64_t knows = 0;  // ranks whose entry the sender knew of
+  std::uint64_t knows = 0;  // ranks that the sender knows to have entered
 };
 
-// What a rank has posted and not yet received: message `number` of a peer may be there already.
+// A place that a rank has posted and not yet received. Message `number` of the peer may already be
+// there.
 struct Posted {
   int peer;
   std::uint64_t number;
@@ -59,7 +60,7 @@ class Machine {
             fmt::format("{} of {} ranks: rank {} splits the data differently from rank 0",
                         algorithm.name, ranks_, rank));
       if (plan.bays > algorithm.bays(own))
-        throw ProofError(fmt::format("{} of {} ranks: rank {} takes {} bays, not {}",
+        throw ProofError(fmt::format("{} of {} ranks: rank {} uses {} bays; expected at most {}",
                                      algorithm.name, ranks_, rank, plan.bays, algorithm.bays(own)));
     }
   }
@@ -90,20 +91,21 @@ class Machine {
     Plan plan;
     Layout layout;
     Extents extents;
-    std::uint64_t knows;  // ranks whose entry it knows of
+    std::uint64_t knows;  // ranks that it knows to have entered
     std::size_t next = 0;
     Memory memory{};
     std::vector<Slice> runs{};           // by bay: the run that was written there
-    std::vector<Message> outstanding{};  // that it sent, in order
+    std::vector<Message> outstanding{};  // sent by it, in order
     std::vector<Posted> posted{};
-    std::vector<std::uint64_t> sent{}, taken{};  // its messages, by receiver
+    std::vector<std::uint64_t> sent{}, taken{};  // counts of its messages, by receiver
   };
 
   State& of(int rank) { return states_[rank]; }
   Plan& plan(int rank) { return of(rank).plan; }
   std::size_t& next(int rank) { return of(rank).next; }
 
-  // In place, one buffer is both, and the smaller one lies in the larger as the own share.
+  // In place, one buffer is input and output, and the smaller of the two is the own share of the
+  // larger.
   std::pair<Buffer, int> place(int rank, Buffer buffer, int chunk) {
     if (!in_place_ || buffer == Buffer::scratch) return {buffer, chunk};
     const Extents both = of(rank).extents;
@@ -150,7 +152,7 @@ class Machine {
                                  text(plan(rank).steps[next(rank)]), what));
   }
 
-  // Then the chunks of a run lie each in its own bay, and any part of a run is one.
+  // Returns whether each chunk of a run has its own bay. Then any part of a run is a run.
   bool chunks_fill_bays(int rank) {
     return deals_in_shares(algorithm_.operation) && plan(rank).pieces == 1;
   }
@@ -162,7 +164,7 @@ class Machine {
       if (!values.back().written) wrong(rank, "reads a chunk that was not written");
       if (slice.buffer == Buffer::scratch && !chunks_fill_bays(rank) &&
           of(rank).runs[slice.first + i] != slice)
-        wrong(rank, "reads a bay as another run than was written there");
+        wrong(rank, "reads a bay as another run than the written one");
     }
     return values;
   }
@@ -178,15 +180,15 @@ class Machine {
     const auto [buffer_b, first_b] = place(rank, b.buffer, b.first);
     return buffer_a == buffer_b && first_a < first_b + b.count && first_b < first_a + a.count;
   }
-  // A write waits, as the executor does, until every message that it overwrites has been read.
+  // Returns false while a message that the write overwrites is not read. The executor also waits.
   bool may_write(int rank, Slice target) {
     for (const Message& message : of(rank).outstanding)
       if (overlaps(rank, message.source, target)) return false;
     return true;
   }
 
-  // How many messages from its peer come until the one that is posted for; the executor counts
-  // alike.
+  // Returns the number of messages from the peer up to the message of the post. The executor counts
+  // in the same way.
   std::uint64_t messages_until_received(int rank) {
     const std::vector<Step>& steps = plan(rank).steps;
     const Step& now = steps[next(rank)];
@@ -196,12 +198,12 @@ class Machine {
       if (steps[i].verb == Verb::receive || steps[i].verb == Verb::receive_reduce) ++ahead;
       if (steps[i].verb == Verb::receive && steps[i].target == now.target) return ahead;
     }
-    wrong(rank, "posts what it does not receive");
+    wrong(rank, "posts a place that it does not receive into");
   }
   bool post(int rank, int peer, Slice target) {
     const std::uint64_t ahead = messages_until_received(rank);
-    if (ahead > max_outstanding) wrong(rank, "posts further ahead than a channel reaches");
-    // What the peer itself is still to read it reads before it writes: seen to in deliver().
+    if (ahead > max_outstanding) wrong(rank, "posts further ahead than the capacity of a channel");
+    // The peer reads its own messages before it writes. deliver() checks this.
     for (const Message& message : of(rank).outstanding)
       if (message.receiver != peer && overlaps(rank, message.source, target)) return false;
     leave_alone(rank, target, -1);
@@ -215,13 +217,13 @@ class Machine {
           (posted.peer != sending_to || of(posted.peer).sent[rank] >= posted.number))
         wrong(rank, "uses a chunk that it has posted");
   }
-  // A message for which a place is posted may be there as soon as it is sent.
+  // A message with a posted place may arrive there as soon as it is sent.
   void deliver(int rank, int peer, const std::vector<Value>& values) {
     for (const Posted& posted : of(peer).posted) {
       if (posted.peer != rank || posted.number != of(rank).sent[peer]) continue;
       for (const Message& message : of(peer).outstanding)
         if (overlaps(peer, message.source, posted.target))
-          wrong(rank, fmt::format("writes over what rank {} is still to read", message.receiver));
+          wrong(rank, fmt::format("overwrites data that rank {} has not read", message.receiver));
       write(peer, posted.target, values);
     }
   }
@@ -285,7 +287,7 @@ class Machine {
       case Verb::copy:
         if (place(rank, now.source.buffer, now.source.first) ==
             place(rank, now.target.buffer, now.target.first))
-          return true;  // in place: nothing to do
+          return true;  // in place: no copy
         if (!may_write(rank, now.target)) return false;
         leave_alone(rank, now.source, -1);
         leave_alone(rank, now.target, -1);
@@ -315,7 +317,7 @@ class Machine {
     }
   }
 
-  // What rank's output[chunk] must hold.
+  // Returns the required value of a rank's output[chunk].
   Value wanted(int rank, int chunk) {
     using enum machine::Operation;
     const auto only = [](int whose) { return std::uint64_t{1} << whose; };

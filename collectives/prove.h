@@ -1,15 +1,15 @@
 #pragma once
-// Proves a plan right without running it: all ranks' steps are executed symbolically, a chunk's
-// value being where it belongs and in which order which ranks' contributions were added. Shows for
-// the rank count given that
+// Proves that a plan is correct without running it. The steps of all ranks are executed
+// symbolically. The value of a chunk is its number in the whole and the order in which ranks'
+// contributions were added. For a given rank count the proof shows that
 //   - every rank ends with the right chunks, each contribution counted once;
-//   - where several ranks hold a result, all of them added in the same order, so their bits agree;
+//   - if several ranks hold a result, they added in the same order, so their bits agree;
 //   - from its post until it is received, only the peer uses a posted place, and the peer writes to
 //     it only after it has read its old value;
 //   - no step reads unwritten data, no plan deadlocks, no channel holds more than max_outstanding
-//     messages, and every message sent is received;
-// both out of place and in place. Messages are read as the links read them: in place, at the latest
-// moment.
+//     messages, and every message sent is received.
+// It holds for the given placement (in place or not). Messages are read as the links read them: in
+// place, at the latest moment.
 
 #include <cstdint>
 #include <stdexcept>
@@ -29,8 +29,8 @@ struct Proof {
   bool one_order = true;        // every chunk of every rank is summed in the same order
 };
 
-// `call` without its rank, for all of them. count: elements of the whole, or of a share where the
-// operation deals in shares. Throws ProofError naming rank, step and what is wrong.
+// Proves the plans of all ranks; call.rank is ignored. count: elements of the whole buffer, or of a
+// share (deals_in_shares). Throws ProofError that names the rank, the step and the error.
 Proof prove(const Algorithm& algorithm, const Call& call, std::int64_t count, bool in_place);
 
 }  // namespace collectives

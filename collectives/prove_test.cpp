@@ -242,7 +242,7 @@ TEST(Prover, SeesAPostThatIsNeverReceived) {
               Plan plan = ring::all_reduce(call);
               plan.steps.insert(plan.steps.begin(), post((call.rank + 1) % call.ranks, output(0)));
               return plan;
-            }).find("posts what it does not receive"),
+            }).find("posts a place that it does not receive into"),
             std::string::npos);
 }
 

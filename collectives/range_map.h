@@ -1,7 +1,7 @@
 #pragma once
-// A value for every element of a rank's buffers, kept by pieces of equal value. Finds what overlaps
-// a range in time proportional to the pieces found, so the cost of binding a plan grows with its
-// steps, not with their square.
+// A value for every element of a rank's buffers, stored as pieces of equal value. Finds the pieces
+// that overlap a range in time proportional to their number. So the cost of binding a plan grows
+// with its steps, not with their square.
 //
 //   RangeMap<std::size_t> writer;
 //   writer.assign(layout.site(step.target, in_place), i);
@@ -36,7 +36,7 @@ class RangeMap {
          piece != pieces.end() && piece->first < site.range.end; ++piece, ++visited_)
       call(piece->second);
   }
-  // The same with values that the call may change: first cuts the pieces at the site's ends.
+  // Like visit, but `call` may change the values. First splits the pieces at the site's ends.
   template <class Call>
   void update(const Layout::Site& site, Call call) {
     if (site.range.size() == 0) return;
@@ -51,7 +51,7 @@ class RangeMap {
     of(site).erase(std::next(first), last);
   }
 
-  // Pieces looked at so far: what the tests count instead of time.
+  // Returns the number of pieces visited so far. Tests check it instead of time.
   std::size_t visited() const { return visited_; }
 
  private:

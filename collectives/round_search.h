@@ -22,8 +22,8 @@ inline bool moves(Verb verb) {
   return verb == Verb::send || verb == Verb::receive || verb == Verb::receive_reduce;
 }
 
-// What holds up a plan's steps. A step that waits for another one leaves out what that one waits
-// for.
+// The dependencies between a plan's steps. If a step waits for another step, it does not repeat
+// that step's dependencies.
 class StepOrder {
  public:
   StepOrder(machine::Operation operation, const Plan& plan, const Layout& layout)
@@ -31,18 +31,18 @@ class StepOrder {
     add(plan, layout, false);
     if (may_be_in_place(operation)) add(plan, layout, true);
   }
-  // The earlier steps that must be over before it.
+  // Returns the earlier steps that must complete before the step.
   const std::set<std::size_t>& before(std::size_t step) const { return before_[step]; }
 
  private:
   struct Uses {  // of a piece of a buffer
     std::optional<std::size_t> writer;
-    std::vector<std::size_t> readers;  // since then
+    std::vector<std::size_t> readers;  // since the last write
   };
 
   void add(const Plan& plan, const Layout& layout, bool in_place) {
     RangeMap<Uses> uses;
-    std::vector<std::size_t> heard;  // of a barrier
+    std::vector<std::size_t> heard;  // earlier receives of a barrier
     for (std::size_t i = 0; i < plan.steps.size(); ++i) {
       const Step& step = plan.steps[i];
       std::set<std::size_t>& before = before_[i];
@@ -64,7 +64,7 @@ class StepOrder {
         });
         uses.assign(target, {i, {}});
       }
-      // What a barrier moves has no place; a rank that answers has heard.
+      // A barrier's messages have no data, so its sends wait for all earlier receives.
       if (is_barrier_ && step.verb == Verb::send) before.insert(heard.begin(), heard.end());
       if (step.verb == Verb::receive) heard.push_back(i);
       before.erase(i);
@@ -75,7 +75,7 @@ class StepOrder {
   std::vector<std::set<std::size_t>> before_;
 };
 
-// One rank's way through its plan.
+// The search of one rank through its plan.
 class RoundSearch {
  public:
   RoundSearch(const Algorithm& algorithm, const Call& call, std::int64_t count)
@@ -85,7 +85,7 @@ class RoundSearch {
                       algorithm.operation == machine::Operation::barrier ? 0 : count)),
         round_(plan_.steps.size()) {}
 
-  // Goes on until the plan is over (true) or a number has not come (false).
+  // Continues until the plan ends (returns true) or a number has not arrived (returns false).
   bool go_on(Agreement& agreement) {
     for (; next_ < plan_.steps.size(); ++next_, is_told_ = false)
       if (!take(next_, agreement)) return false;
@@ -116,15 +116,15 @@ class RoundSearch {
 
  private:
   struct Peer {
-    std::deque<std::size_t> sends;                    // steps whose receive is not known
-    std::deque<int> told_of_sends, told_of_receives;  // numbers that have come, of the peer's ends
+    std::deque<std::size_t> sends;                    // steps whose round is not known
+    std::deque<int> told_of_sends, told_of_receives;  // received, of the peer's ends
     int last_sent = 0, last_received = 0;             // rounds
   };
 
   bool take(std::size_t step, Agreement& agreement) {
     const auto& [verb, index, source, target] = plan_.steps[step];
     if (verb == Verb::post) return true;
-    int over = 0;  // the round after which all that it waits for is over
+    int over = 0;  // the round after which all its dependencies are complete
     for (const std::size_t earlier : order_.before(step)) {
       if (plan_.steps[earlier].verb == Verb::send)
         while (round_[earlier] <= 0)
@@ -151,7 +151,7 @@ class RoundSearch {
     return true;
   }
 
-  // The round of the first send to the peer that is not known.
+  // Finds the round of the first send to the peer whose round is not known.
   bool settle_send(int index, Agreement& agreement) {
     Peer& peer = peers_[index];
     const std::optional<int> theirs = told(index, peer.told_of_receives, agreement);
@@ -176,10 +176,10 @@ class RoundSearch {
 
   Plan plan_;
   StepOrder order_;
-  std::vector<int> round_;  // by step; of a send below zero until its receive is known
+  std::vector<int> round_;  // by step; of a send: negative until its receive is known
   std::map<int, Peer> peers_;
   std::size_t next_ = 0;
-  bool is_told_ = false;  // the peer, of the next step
+  bool is_told_ = false;  // whether the peer has this rank's number of the next step
 };
 
 }  // namespace collectives

@@ -1,11 +1,11 @@
 #pragma once
-// The elements that each rank sends to each other in an all_to_all_v: rank i sends part (i, j) to
-// rank j. A part may be empty, and (i, i) stays on rank i. These are MPI_Alltoallv's counts of all
-// ranks.
+// The elements that each rank sends to each other rank in an all_to_all_v: rank i sends part (i, j)
+// to rank j. A part may be empty, and (i, i) stays on rank i. These are MPI_Alltoallv's counts of
+// all ranks.
 //
-// A rank's input is its row, part after part in the order of receivers; its output is its column,
-// in the order of senders; nothing lies between parts. A part that is empty is still a message, of
-// no bytes: all ranks run the plan of an all_to_all. Parts are not cut into pieces.
+// A rank's input is its row, in the order of receivers. Its output is its column, in the order of
+// senders. Parts are contiguous. An empty part is still a message, of zero bytes, because all ranks
+// run the plan of an all_to_all. Parts are not split into pieces.
 
 #include <cstdint>
 #include <vector>
@@ -29,8 +29,8 @@ class TrafficMatrix {
   std::int64_t output_begin(int rank, int from) const { return output_begins_[index(rank, from)]; }
   std::int64_t sent_by(int rank) const { return input_begin(rank, ranks_); }
   std::int64_t received_by(int rank) const { return output_begin(rank, ranks_); }
-  // The most that a rank sends, or receives, with its own part: S of nccl-tests' algbw
-  // (NVIDIA/nccl-tests, src/alltoallv.cu). The call's `count`.
+  // Returns the most elements that a rank sends or receives, including its own part: S of
+  // nccl-tests' algbw (NVIDIA/nccl-tests, src/alltoallv.cu). It is the `count` of the call.
   std::int64_t busiest() const { return busiest_; }
   std::int64_t total() const;
 

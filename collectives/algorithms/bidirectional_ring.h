@@ -1,10 +1,11 @@
 #pragma once
 // Bidirectional ring: two rings over the same ranks in opposite directions, each with half of the
-// data, so that links that carry both ways at once are used both ways (the two-coloured bucket
-// algorithm of Jain and Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus
-// interconnects", ICS 2010). As many bytes as the ring.
+// data, so that full-duplex links are used in both directions (the two-coloured bucket algorithm of
+// Jain and Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus interconnects",
+// ICS 2010). It sends the same number of bytes as the ring.
 //
-// Even pieces travel towards the next rank, odd ones towards the one before: at least two pieces.
+// Even pieces travel to the next rank and odd pieces to the previous rank, so a share has at least
+// two pieces.
 
 #include <algorithm>
 
@@ -32,12 +33,12 @@ inline Plan all_gather(const Call& call) {
   return ring::all_gather_lap(call, even_pieces(call.pieces), true);
 }
 
-// The elements of a share that travel forwards: its even pieces, of which longer ones come first.
+// Returns the elements of a share that travel forwards: its even pieces. Longer pieces come first.
 constexpr std::int64_t forward_part(std::int64_t share, int pieces) {
   return share / pieces * (pieces / 2) + (share % pieces + 1) / 2;
 }
-// Two laps in one direction, without the shares that end at this rank and at the next, as in the
-// ring.
+// Returns the elements of two laps in one direction, without the shares that end at this rank and
+// at the next rank, as in the ring.
 constexpr std::int64_t sent_one_way(const Call& call, int rank, int forward, std::int64_t count) {
   if (call.ranks == 1) return 0;
   const auto part = [&](int share) {

@@ -1,10 +1,11 @@
 #pragma once
-// Binomial tree: what the root has goes to 1, 2, 4, … ranks in log2 N rounds; the ways back gather
-// or sum. For small messages, and for long ones where pieces overlap along the tree (Thakur,
+// Binomial tree: the root's data reach 1, 2, 4, … ranks in log2 N rounds. The opposite direction
+// gathers or sums. It suits small messages, and long ones if pieces overlap along the tree (Thakur,
 // Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
 //
-// Places count ranks from the root on. The parent of a place is it without its lowest bit, so what
-// hangs from a place are the places that follow it, and their shares lie in a row.
+// Places number the ranks, starting at the root. The parent of a place is the place without its
+// lowest set bit. So the subtree of a place has consecutive places, and their shares are
+// contiguous.
 
 #include <algorithm>
 #include <bit>
@@ -25,21 +26,21 @@ struct Tree {
 
   constexpr int rank_of(int other) const { return (root + other) % ranks; }
   constexpr int parent() const { return rank_of(place & (place - 1)); }
-  // Places in the tree that hangs from a place, itself with them.
+  // Returns the number of places in the subtree of a place, including itself.
   constexpr int size(int other) const {
     return other == 0 ? ranks : std::min(other & -other, ranks - other);
   }
   constexpr int size() const { return size(place); }
-  // They are place + 1, place + 2, place + 4, …
+  // The children are place + 1, place + 2, place + 4, …
   constexpr int children() const { return std::bit_width(static_cast<unsigned>(size() - 1)); }
   constexpr int child(int i) const { return place + (1 << i); }
 };
 
-// The child with most ranks behind it first.
+// Sends first to the child with the largest subtree.
 inline void send_down(Plan& plan, const Tree& tree, Slice slice) {
   for (int i = tree.children(); i-- > 0;) plan.add(send(tree.rank_of(tree.child(i)), slice));
 }
-// The child with fewest ranks behind it first. Returns where the sum lies.
+// Receives first from the child with the smallest subtree. Returns the slice of the sum.
 inline Slice sum_up(Plan& plan, const Tree& tree, Slice own, Slice target) {
   Slice sum = own;
   for (int i = 0; i < tree.children(); ++i, sum = target)
@@ -73,7 +74,7 @@ inline Plan reduce(const Call& call) {
   return plan;
 }
 
-// To rank 0, which sends each piece back as soon as it is summed.
+// Rank 0 sums the pieces and sends each piece back as soon as its sum is complete.
 inline Plan all_reduce(const Call& call) {
   const Tree tree(call, 0);
   Plan plan{call.pieces};
@@ -93,8 +94,9 @@ inline Plan all_reduce(const Call& call) {
   return plan;
 }
 
-// Shares from the last rank on to rank 0 and beyond lie in a row among places, not in the root's
-// buffer: they pass through its scratch. At most one child sends such. 0: none.
+// Returns the child of the root whose subtree continues from the last rank to rank 0, or 0. At most
+// one child has such a subtree. Its shares are contiguous by place but not in the root's buffer, so
+// they pass through the root's scratch.
 inline int around_the_end(const Tree& tree) {
   for (int i = 0; i < tree.children(); ++i) {
     const int child = tree.child(i), begin = tree.rank_of(child);
@@ -157,7 +159,7 @@ inline Plan scatter(const Call& call) {
   return plan;
 }
 
-// All of it over every edge of the tree.
+// Every edge of the tree carries the whole buffer.
 constexpr Volume down_volume(const Tree& tree, int pieces, std::int64_t count) {
   const int children = tree.children(), parents = tree.place > 0;
   return {children * count, children * pieces, parents * count, parents * pieces};
@@ -172,7 +174,7 @@ inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
   Volume both = down_volume(Tree(call, 0), call.pieces, count);
   return both += both.reversed();
 }
-// Over an edge, the shares of those behind it.
+// An edge carries the shares of the subtree below it.
 inline Volume scatter_volume(const Call& call, std::int64_t count) {
   const Tree tree(call);
   const int parents = tree.place > 0;

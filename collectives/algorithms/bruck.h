@@ -1,9 +1,9 @@
 #pragma once
-// Bruck: ceil(log2 N) rounds for any N. Every rank works as if it were the first: in an all_gather,
-// what it holds doubles with what the rank 2^k ahead holds; in an all_to_all, what has still to go
-// 2^k ranks on goes, all in one message (Bruck, Ho, Kipnis, Upfal and Weathersby 1997,
-// doi:10.1109/71.642949). Fewest messages, at the price of copies to turn shares back and, in
-// all_to_all, of each share moving up to log2 N times.
+// Bruck: ceil(log2 N) rounds for any N. Distances are relative to each rank. In round k of an
+// all_gather, a rank receives the shares of the rank 2^k ahead, so its shares double. In round k of
+// an all_to_all, a rank sends in one message all shares whose distance has bit k (Bruck, Ho,
+// Kipnis, Upfal and Weathersby 1997, doi:10.1109/71.642949). It sends the fewest messages. It needs
+// copies that rotate shares back and, in all_to_all, moves each share up to log2 N times.
 
 #include <algorithm>
 #include <bit>
@@ -32,7 +32,7 @@ inline Plan all_gather(const Call& call) {
   return plan;
 }
 
-// Of the distances below `ranks`, those with this bit.
+// Returns the number of distances below `ranks` that have this bit.
 constexpr int with_bit(int ranks, int bit) {
   return ranks / (2 * bit) * bit + std::max(0, ranks % (2 * bit) - bit);
 }
@@ -41,7 +41,8 @@ constexpr int longest_message(int ranks) {
   for (int bit = 1; bit < ranks; bit *= 2) longest = std::max(longest, with_bit(ranks, bit));
   return longest;
 }
-// Bay i holds what came on its way of i ranks; behind those, one message to send and one received.
+// Bay i holds the share that travels over i ranks. The bays after those hold one message to send
+// and one received message.
 inline int all_to_all_bays(const Call& call) {
   return call.ranks > 1 ? call.ranks + 2 * longest_message(call.ranks) : 0;
 }
@@ -75,7 +76,7 @@ inline Plan all_to_all(const Call& call) {
 inline Volume all_gather_volume(const Call& call, std::int64_t count) {
   return both_ways((call.ranks - 1) * count, rounds(call.ranks));
 }
-// N/2 log2 N shares of a power of two.
+// N/2 log2 N shares if N is a power of two.
 inline Volume all_to_all_volume(const Call& call, std::int64_t count) {
   std::int64_t shares = 0;
   for (int bit = 1; bit < call.ranks; bit *= 2) shares += with_bit(call.ranks, bit);

@@ -1,16 +1,16 @@
 #pragma once
-// Direct: every rank talks to every other at once, in two steps: each sums its own share of all
-// inputs, then all take the sums (reduce-scatter, then all-gather, as in MPICH's and NCCL's
-// algorithms over shared memory; the same 2(N-1)/N of the data as the ring, in 2 steps instead of
-// 2(N-1): Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521). Over symmetric memory
-// a peer's chunk is read in place.
+// Direct: every rank exchanges data with every other rank, in two steps. First each rank sums its
+// own share of all inputs, then all ranks gather the sums (reduce-scatter, then all-gather, as in
+// MPICH's and NCCL's algorithms over shared memory). It sends the same 2(N-1)/N of the data as the
+// ring, in 2 steps instead of 2(N-1) (Thakur, Rabenseifner and Gropp 2005,
+// doi:10.1177/1094342005051521). Over symmetric memory a peer's chunk is read in place.
 //
-// Sends start with the next rank, so that no rank is everybody's first. Sums are taken in the order
-// 0 + 1 + 2 … whoever owns the share: a sum's bits then depend on the values alone, not on how a
-// buffer is cut or where in it a value lies.
+// Sends start with the next rank, so that ranks do not all send to the same rank first. Every share
+// is summed in the order 0 + 1 + 2 …. So a sum's bits depend only on the values, not on the split
+// of a buffer or the place of a value in it.
 //
-// Each rank first posts where the sums of the others shall land: over symmetric memory the last
-// addition of a share then writes it to every rank at once, and nobody reads it again.
+// Each rank first posts the places for the sums of the other ranks. Over symmetric memory the last
+// addition of a share then writes the sum to every rank at once, and no rank reads it again.
 
 #include <algorithm>
 
@@ -28,7 +28,7 @@ constexpr int peer_of(int rank, int ranks, int i) { return (rank + i) % ranks; }
 inline void send_to_all(Plan& plan, const Call& call, Slice slice) {
   for (int i = 1; i < call.ranks; ++i) plan.add(send(peer_of(call.rank, call.ranks, i), slice));
 }
-// A piece of each peer's share.
+// Sends a piece of each peer's share.
 inline void send_shares(Plan& plan, const Call& call, int piece) {
   for (int i = 1; i < call.ranks; ++i) {
     const int peer = peer_of(call.rank, call.ranks, i);
@@ -42,13 +42,13 @@ inline void receive_shares(Plan& plan, const Call& call, int piece) {
   }
 }
 
-// `count` ranks: first, first + stride, …; this rank is their index-th.
+// `count` ranks: first, first + stride, …. This rank is number `index` of them.
 struct Peers {
   int first, stride, count, index;
 };
-// target = the sum, in the order of the peers, of what they send and this rank's `own`. The first
-// two start with the sum of the two (a + b is b + a). The others add up what comes before their own
-// in `before`, since in place the target still holds `own`.
+// Sets target to the sum of the peers' data and this rank's `own`, in the order of the peers. The
+// first two ranks start with the sum of their two values (a + b equals b + a). The others add the
+// values before their own in `before`, because in place the target still holds `own`.
 inline void sum_in_order(Plan& plan, Peers peers, Slice own, Slice before, Slice target) {
   const auto rank_of = [&](int i) { return peers.first + i * peers.stride; };
   if (peers.index < 2) {
@@ -68,8 +68,8 @@ inline void reduce_chunk(Plan& plan, const Call& call, int bay, int chunk, Slice
   sum_in_order(plan, {0, 1, call.ranks, call.rank}, input(chunk), scratch(bay, chunk), target);
 }
 
-// Two pieces of the input are under way before the first sum is needed; then each sum is answered
-// with the next piece. Sums are taken one piece late, while they are still in a cache.
+// Two pieces of the input are sent before the first sum is needed. After each sum the next piece is
+// sent. Sums are received one piece later, while they are still in a cache.
 inline Plan all_reduce(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
   if (ranks == 1) return copy_of_input(pieces);
@@ -110,7 +110,7 @@ inline Plan all_gather(const Call& call) {
   return plan;
 }
 
-// All read the root's buffer.
+// All ranks read the root's buffer.
 inline Plan broadcast(const Call& call) {
   Plan plan{call.pieces};
   for (int piece = 0; piece < plan.pieces; ++piece) {
@@ -175,14 +175,14 @@ inline Plan all_to_all(const Call& call) {
   for (int piece = 0; piece < pieces; ++piece) send_shares(plan, call, piece);
   plan.add(copy(input(rank * pieces, pieces), output(rank * pieces, pieces)));
   for (int piece = 0; piece < pieces; ++piece)
-    for (int i = ranks - 1; i > 0; --i) {  // who visits this rank first comes first
+    for (int i = ranks - 1; i > 0; --i) {  // first from the rank that sends here first
       const int peer = peer_of(rank, ranks, i);
       plan.add(receive(peer, output(peer * pieces + piece)));
     }
   return plan;
 }
 
-// To the next rank, from the one before, as nccl-tests' sendrecv.
+// Sends to the next rank and receives from the previous rank, like nccl-tests' sendrecv.
 inline Plan send_receive(const Call& call) {
   const int pieces = call.pieces;
   if (call.ranks == 1) return copy_of_input(pieces);
@@ -194,7 +194,7 @@ inline Plan send_receive(const Call& call) {
   return plan;
 }
 
-// The others' shares of its input to them, then its own share of the output to each.
+// A rank sends the other ranks their shares of its input, then its own share of the output.
 constexpr std::int64_t all_reduce_sent(int rank, int ranks, std::int64_t count) {
   const std::int64_t own = part_of(count, ranks, rank).size();
   return count - own + (ranks - 1) * own;
@@ -206,8 +206,8 @@ inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
 inline Volume one_step_volume(const Call& call, std::int64_t count) {
   return both_ways((call.ranks - 1) * count, 1LL * (call.ranks - 1) * call.pieces);
 }
-// Of all_to_all_v all but the rank's own part. An empty part is sent too, as a message of no bytes,
-// so that a plan is the same whatever the traffic.
+// all_to_all_v sends all parts except the rank's own. An empty part is also sent, as a message of
+// zero bytes, so that a plan does not depend on the traffic.
 inline Volume all_to_all_v_volume(const Call& call, std::int64_t) {
   const TrafficMatrix& traffic = *call.traffic;
   const std::int64_t own = traffic(call.rank, call.rank);

@@ -1,10 +1,11 @@
 #pragma once
-// Direct, one step: every rank sends all of its data to every other and sums everything itself.
-// (N-1) n bytes instead of 2(N-1)/N n, but one latency: best for the smallest messages (flat
-// all-reduce by all-gather; Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
+// Direct, one step: every rank sends all of its data to every other rank and computes the whole
+// sum. It sends (N-1) n bytes instead of 2(N-1)/N n but has one latency, so it is best for the
+// smallest messages (flat all-reduce by all-gather; Thakur, Rabenseifner and Gropp 2005,
+// doi:10.1177/1094342005051521).
 //
-// Every rank sums in the order 0 + 1 + 2 …, so that all get the same bits, and apart from the
-// output: in place, that is the input which the others are still to read.
+// Every rank sums in the order 0 + 1 + 2 …, so all ranks get the same bits. It sums in scratch,
+// because in place the output is the input, which other ranks may not have read yet.
 
 #include "collectives/plan.h"
 
@@ -20,7 +21,7 @@ inline Plan all_reduce(const Call& call) {
   Plan plan{1, 1, 1};
   for (int i = 1; i < ranks; ++i) plan.add(send((rank + i) % ranks, input(0)));
   int next = 0;
-  if (rank < 2 && ranks > 1) {  // a + b is b + a: ranks 0 and 1 both start with the sum of the two
+  if (rank < 2 && ranks > 1) {  // both ranks start with their sum: a + b equals b + a
     plan.add(receive_reduce(1 - rank, input(0), sum));
     next = 2;
   } else if (rank >= 2) {

@@ -1,7 +1,7 @@
 #pragma once
-// Dissemination: in round k every rank tells the rank 2^k ahead, and hears from the rank 2^k
-// behind; after ceil(log2 N) rounds each has heard, at some remove, from all (Hensgen, Finkel and
-// Manber 1988, doi:10.1007/BF01379320).
+// Dissemination: in round k every rank sends to the rank 2^k ahead and receives from the rank 2^k
+// behind. After ceil(log2 N) rounds each rank has received, directly or indirectly, from all ranks
+// (Hensgen, Finkel and Manber 1988, doi:10.1007/BF01379320).
 
 #include "collectives/plan.h"
 

@@ -1,11 +1,11 @@
 #pragma once
-// Double binary tree: two trees over the same ranks, each with half of the data; whoever passes on
-// in one is a leaf in the other, so that every rank receives and sends all of the data about once,
-// in log2 N rounds (Sanders, Speck and Träff 2009, doi:10.1016/j.parco.2009.09.001).
+// Double binary tree: two trees over the same ranks, each with half of the data. An inner node of
+// one tree is a leaf of the other. So every rank receives and sends all of the data about once, in
+// log2 N rounds (Sanders, Speck and Träff 2009, doi:10.1016/j.parco.2009.09.001).
 //
-// In the first tree odd places are leaves; the second is its mirror image, or, where the number of
-// places is odd, is shifted by one. A root that the caller has chosen stands above both trees.
-// Halves are summed in different orders.
+// In the first tree odd places are leaves. The second tree is the mirror image if the number of
+// places is even, and is shifted by one place if it is odd. A root chosen by the caller is above
+// both trees. The two halves are summed in different orders.
 
 #include <array>
 #include <bit>
@@ -17,13 +17,14 @@ namespace collectives::double_binary_tree {
 inline constexpr std::string_view paper =
     "Sanders, Speck and Träff 2009, doi:10.1016/j.parco.2009.09.001";
 
-// Ranks of a node's neighbours in a tree; -1 for none.
+// Ranks of a node's neighbours in a tree; -1: no neighbour.
 struct Node {
   int parent = -1;
   std::array<int, 2> children = {-1, -1};
 };
 
-// In the inorder tree of places 1 … size, whose height above the leaves is a place's lowest bit.
+// Returns the node of a place in the inorder tree of places 1 … size. The lowest set bit of a place
+// is its height above the leaves.
 constexpr Node inorder(int place, int size) {
   const int low = place & -place;
   Node node;
@@ -35,7 +36,8 @@ constexpr Node inorder(int place, int size) {
   return node;
 }
 
-// Of tree 0 or 1, over all ranks or (rooted) over all but the root.
+// Returns this rank's node in tree 0 or 1, over all ranks or, if rooted, over all ranks except the
+// root.
 constexpr Node node_of(const Call& call, int tree, bool rooted) {
   const int ranks = call.ranks, size = rooted ? ranks - 1 : ranks;
   const int place = rooted ? (call.rank - call.root + ranks) % ranks : call.rank + 1;
@@ -55,7 +57,7 @@ inline void send_down(Plan& plan, const Node& node, Slice slice) {
   for (const int child : node.children)
     if (child >= 0) plan.add(send(child, slice));
 }
-// Returns where the sum lies.
+// Returns the slice of the sum.
 inline Slice sum_up(Plan& plan, const Node& node, Slice own, Slice target) {
   Slice sum = own;
   for (const int child : node.children) {
@@ -81,8 +83,8 @@ inline Plan broadcast(const Call& call) {
   return plan;
 }
 
-// Children in a tree, from its shape: places that are even pass on, to one child where nothing
-// follows.
+// Returns the number of children, from the shape of a tree. Odd places have no children. Even
+// places have two, or one if the place is the last.
 constexpr int children(const Call& call, int tree, bool rooted) {
   const int ranks = call.ranks, size = rooted ? ranks - 1 : ranks;
   const int place = rooted ? (call.rank - call.root + ranks) % ranks : call.rank + 1;
@@ -91,7 +93,7 @@ constexpr int children(const Call& call, int tree, bool rooted) {
   return at % 2 != 0 ? 0 : at < size ? 2 : 1;
 }
 
-// A rank passes on in one tree only: the other's bays are not needed.
+// A rank is an inner node of only one tree, so it needs bays for one tree.
 inline int reduce_bays(const Call& call) {
   if (call.rank == call.root) return 0;
   return children(call, 0, true) + children(call, 1, true) > 0 ? call.pieces : 0;
@@ -112,9 +114,9 @@ inline Plan reduce(const Call& call) {
   return plan;
 }
 
-// Up and down overlap: a piece goes down when those that fill the trees' height have gone up. The
-// delay is the same for all ranks, since two of them may be parent and child both ways round, and
-// have to agree on what comes next.
+// Up and down overlap. A piece goes down after the next `delay` pieces have gone up; `delay` covers
+// the height of the trees. All ranks use the same delay, because two ranks can be parent and child
+// in one tree and child and parent in the other. They must agree on the next message.
 inline Plan all_reduce(const Call& call) {
   const int ranks = call.ranks, pieces = call.pieces;
   if (ranks == 1) return copy_of_input(pieces);
@@ -137,7 +139,7 @@ inline Plan all_reduce(const Call& call) {
   return plan;
 }
 
-// Half of the data over every edge of each tree, downwards.
+// Every edge of each tree carries half of the data downwards.
 constexpr Volume down_volume(const Call& call, bool rooted, std::int64_t count) {
   Volume volume;
   const int size = rooted ? call.ranks - 1 : call.ranks;

@@ -1,12 +1,12 @@
 #pragma once
 // Hierarchical: ranks [k * inner, (k + 1) * inner) share a host. A host first reduces among its own
-// ranks, so that each has a share of the host's sum; ranks of the same place on their hosts reduce
-// that share among hosts; the host gathers. Over the links between hosts go 2(H-1)/H of the data of
-// a host, not of each rank (Cho, Finkler, Kung and Hunter 2019, "BlueConnect", MLSys). A broadcast
-// enters each host once (Kielmann et al. 1999, "MagPIe", doi:10.1145/301104.301116).
+// ranks, so that each rank has a share of the host's sum. Ranks with the same local index reduce
+// that share among hosts. Then each host gathers. The links between hosts carry 2(H-1)/H of the
+// data of a host, not of each rank (Cho, Finkler, Kung and Hunter 2019, "BlueConnect", MLSys). A
+// broadcast enters each host once (Kielmann et al. 1999, "MagPIe", doi:10.1145/301104.301116).
 //
-// Both levels talk directly, each to all others of its own, and add in the order of ranks and of
-// hosts: a sum's bits do not depend on where in a buffer a value lies.
+// Both levels use the direct algorithm and add in the order of ranks and of hosts. So a sum's bits
+// do not depend on the place of a value in the buffer.
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ inline constexpr std::string_view paper = "Cho et al. 2019 (BlueConnect), MLSys"
 inline constexpr std::string_view paper_of_broadcast =
     "Kielmann et al. 1999 (MagPIe), doi:10.1145/301104.301116";
 
-// Where a rank is: the local-th of `locals` ranks on the host-th of `hosts`.
+// The position of a rank: number `local` of `locals` ranks on host number `host` of `hosts`.
 struct Position {
   int locals, hosts, local, host;
   explicit constexpr Position(const Call& call)
@@ -31,7 +31,7 @@ struct Position {
         local(call.rank % call.inner),
         host(call.rank / call.inner) {}
   constexpr int rank_of(int on_host, int as_local) const { return on_host * locals + as_local; }
-  // The i-th to visit, i = 1 ….
+  // The i-th peer to visit, i = 1 ….
   constexpr int local_after(int i) const { return rank_of(host, (local + i) % locals); }
   constexpr int host_after(int i) const { return rank_of((host + i) % hosts, local); }
 };
@@ -43,7 +43,8 @@ constexpr Peers on_hosts(const Position& at) {
   return {at.rank_of(0, at.local), at.locals, at.hosts, at.host};
 }
 
-// Local l sums shares [l * hosts, (l + 1) * hosts) on its host, and host h the h-th of them.
+// Local rank l sums shares [l * hosts, (l + 1) * hosts) on its host. Host h sums number h of these
+// shares among hosts.
 inline int all_reduce_bays(const Call& call) {
   const Position at(call);
   return std::max(at.local >= 2 ? at.hosts : 0, at.host >= 2 ? 1 : 0);
@@ -80,13 +81,14 @@ inline Plan all_reduce(const Call& call) {
   return plan;
 }
 
-// A bay for each host's share, and one for what comes before this rank in a sum.
+// A bay for each host's share, and one for the sum of the ranks before this rank.
 constexpr int kept(const Position& at) { return at.locals > 1 && at.hosts > 1 ? at.hosts : 0; }
 inline int reduce_scatter_bays(const Call& call) {
   const Position at(call);
   return kept(at) + (at.local >= 2 || at.host >= 2 ? 1 : 0);
 }
-// What belongs to other hosts first, so that it can leave while the rest is summed.
+// Sums the shares of other hosts first, so that they are sent while the remaining shares are
+// summed.
 inline Plan reduce_scatter(const Call& call) {
   const Position at(call);
   const int hosts = at.hosts, locals = at.locals, before = kept(at);
@@ -110,7 +112,7 @@ inline Plan reduce_scatter(const Call& call) {
   return plan;
 }
 
-// What comes from another host is passed on at once.
+// A rank forwards a share from another host at once.
 inline Plan all_gather(const Call& call) {
   const Position at(call);
   Plan plan{1, call.ranks};
@@ -130,7 +132,8 @@ inline Plan all_gather(const Call& call) {
   return plan;
 }
 
-// On each host the rank of the root's place hears from the root and tells the others.
+// On each host, the rank with the root's local index receives from the root and sends to the
+// others.
 inline Plan broadcast(const Call& call) {
   const Position at(call);
   const bool root = call.rank == call.root, leads = at.local == call.root % call.inner;
@@ -146,7 +149,7 @@ inline Plan broadcast(const Call& call) {
   return plan;
 }
 
-// Both levels as in direct.h: the parts of all others, then the own part to each of them.
+// Both levels send as in direct.h: the parts of all other ranks, then the own part to each of them.
 inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
   const Position at(call);
   const auto shares = [&](int first, int number) {
@@ -157,7 +160,8 @@ inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
   return both_ways(count - part + (at.locals - 1) * part + part - share + (at.hosts - 1) * share,
                    2LL * (at.locals - 1) + 2LL * (at.hosts - 1));
 }
-// A share for each host to each neighbour, one to each other host; N - 1 shares in all.
+// A rank sends a share per host to each rank of its host, and one share to each other host: N - 1
+// shares in total.
 inline Volume shares_volume(const Call& call, std::int64_t count) {
   const Position at(call);
   return both_ways((call.ranks - 1) * count, at.hosts * (at.locals - 1) + at.hosts - 1);

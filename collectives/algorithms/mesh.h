@@ -1,8 +1,9 @@
 #pragma once
 // Two-dimensional mesh (torus): ranks [k * inner, (k + 1) * inner) are a row, and ranks inner apart
-// a column. Rings run along rows, then along columns on the share that the row has left, and back:
-// as many bytes as one ring, in 2(R-1) + 2(C-1) steps instead of 2(RC-1), and between neighbours
-// only (Mikami et al. 2018, "Massively distributed SGD", arXiv:1811.05233).
+// a column. Rings reduce along rows, then along columns on the share that remains in the row, and
+// gather in the opposite order. This sends the same number of bytes as one ring, in 2(R-1) + 2(C-1)
+// steps instead of 2(RC-1), and only between neighbours (Mikami et al. 2018, "Massively distributed
+// SGD", arXiv:1811.05233).
 
 #include "collectives/algorithms/ring.h"
 #include "collectives/plan.h"
@@ -27,8 +28,8 @@ constexpr Line column_of(const Call& call) {
           around(call.rank + call.inner, call.ranks), around(call.rank - call.inner, call.ranks)};
 }
 
-// part(k) lies in own(k) on every rank; it starts at rank `from` + k of the line, and its sum ends
-// one rank before, in sum(k).
+// part(k) is in own(k) on every rank. It starts at rank `from` + k of the line. Its sum ends one
+// rank before that rank, in sum(k).
 template <class Own, class Sum>
 void reduce_lap(Plan& plan, Line line, int from, Own own, Sum sum) {
   if (line.length == 1) return;
@@ -50,7 +51,8 @@ void gather_lap(Plan& plan, Line line, int from, Part part) {
   }
 }
 
-// A row's laps move one run of shares for each column; a column's, the shares of one such run.
+// The laps of a row move one run of shares for each column. The laps of a column move the shares of
+// one such run.
 inline Plan all_reduce(const Call& call) {
   const Line row = row_of(call), column = column_of(call);
   const int rows = column.length, columns = row.length,
@@ -80,8 +82,9 @@ inline Plan all_gather(const Call& call) {
   return plan;
 }
 
-// Columns first, a row's shares at a time, then the row. What is on its way along the column lies
-// in two sets of bays in turn; along the row a share takes the place of what it is added to.
+// Reduces along the column first, one row's shares at a time, then along the row. Sums in transit
+// along the column use two sets of bays in turn. Along the row a sum replaces the share to which it
+// is added.
 inline int reduce_scatter_bays(const Call& call) {
   return column_of(call).length > 2 ? 2 * call.inner : call.ranks > 2 ? call.inner : 0;
 }
@@ -90,7 +93,7 @@ inline Plan reduce_scatter(const Call& call) {
   const int rows = column.length, columns = row.length, first = column.place * columns;
   Plan plan{1, call.ranks, reduce_scatter_bays(call)};
   if (call.ranks == 1) plan.add(copy(input(0), output(0)));
-  const auto set = [&](int turn) { return (rows - 1 - turn) % 2 * columns; };  // 0 at last
+  const auto set = [&](int turn) { return (rows - 1 - turn) % 2 * columns; };  // 0 in the last turn
   reduce_lap(
       plan, column, 1, [&](int k) { return input(k * columns, columns); },
       [&](int k, int turn) {
@@ -103,7 +106,8 @@ inline Plan reduce_scatter(const Call& call) {
   return plan;
 }
 
-// As in ring.h: two laps without the part that ends here and the one that ends at the next rank.
+// Returns the size of two laps without the part that ends here and the part that ends at the next
+// rank, as in ring.h.
 template <class Size>
 std::int64_t two_laps(int place, int length, std::int64_t all, Size size) {
   if (length == 1) return 0;

@@ -1,8 +1,8 @@
 #pragma once
-// Pairwise exchange: N-1 steps, in each of which a rank exchanges one share with one other; of a
-// power of two the two ranks of a step are partners. As many bytes as direct, but in a step no
-// rank is sent to by two: for long messages (Thakur, Rabenseifner and Gropp 2005,
-// doi:10.1177/1094342005051521).
+// Pairwise exchange: in each of N-1 steps a rank sends one share to one rank and receives one share
+// from one rank. If N is a power of two, both are the same rank. It sends the same number of bytes
+// as direct, but in a step each rank receives from only one rank. It suits long messages (Thakur,
+// Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
 
 #include <bit>
 
@@ -34,7 +34,8 @@ inline Plan all_to_all(const Call& call) {
   return plan;
 }
 
-// Each rank adds the others' parts of its share as they come: another order for every share.
+// Each rank adds the other ranks' parts of its share in the order of the steps, so every share has
+// another order.
 inline Plan reduce_scatter(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
   Plan plan{pieces, ranks};

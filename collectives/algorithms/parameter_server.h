@@ -1,10 +1,10 @@
 #pragma once
-// Parameter server: workers push all of their data to one server, which sums it and is pulled from
-// (Li et al. 2014, "Scaling distributed machine learning with the parameter server", OSDI). Rank 0
-// is the server, and a worker too. Its link carries (N-1) n bytes each way while the others' carry
-// n: what every other algorithm is measured against.
+// Parameter server: workers push all of their data to one server, which sums it, and pull the
+// result (Li et al. 2014, "Scaling distributed machine learning with the parameter server", OSDI).
+// Rank 0 is the server and also a worker. Its link carries (N-1) n bytes each way, and the links of
+// the other ranks carry n. It is the baseline for every other algorithm.
 //
-// The server adds in the order of ranks, so a sum's bits depend on the values alone.
+// The server adds in the order of ranks, so a sum's bits depend only on the values.
 
 #include "collectives/plan.h"
 

@@ -1,10 +1,10 @@
 #pragma once
-// Recursive doubling: in round k ranks whose numbers differ in bit k exchange all they have, so
-// that after log2 N rounds everybody has everything. Fewest rounds, for small messages (Thakur,
-// Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
+// Recursive doubling: in round k, ranks whose numbers differ in bit k exchange all their data.
+// After log2 N rounds every rank has all data. It needs the fewest rounds and suits small messages
+// (Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
 //
-// Where N is not a power of two, the first ranks act in pairs: the even one hands its data to the
-// odd one before the rounds and gets the result from it after them.
+// If N is not a power of two, the first ranks form pairs. The even rank of a pair sends its data to
+// the odd rank before the rounds and receives the result from it after the rounds.
 
 #include <algorithm>
 #include <bit>
@@ -16,12 +16,12 @@ namespace collectives::recursive_doubling {
 inline constexpr std::string_view paper =
     "Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521";
 
-// The ranks as places 0 … size - 1 of the largest power of two among them. A place stands for one
-// rank or for a pair, always for ranks in a row.
+// The mapping of ranks to places 0 … size - 1, where size is the largest power of two up to the
+// number of ranks. A place represents one rank or a pair of consecutive ranks.
 struct Fold {
   int size, pairs;
-  int place;    // -1: handed to rank + 1
-  bool paired;  // stands for rank - 1 too
+  int place;    // -1: rank + 1 has this rank's data
+  bool paired;  // represents rank - 1 also
 
   constexpr Fold(int rank, int ranks)
       : size(static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)))),
@@ -33,15 +33,15 @@ struct Fold {
   explicit constexpr Fold(const Call& call) : Fold(call.rank, call.ranks) {}
 
   constexpr int rank_of(int other) const { return other < pairs ? 2 * other + 1 : other + pairs; }
-  // The first rank that a place stands for; the number of ranks that `count` places stand for.
+  // Return the first rank of a place, and the number of ranks of `count` places.
   constexpr int first(int other) const { return std::min(2 * other, other + pairs); }
   constexpr int span(int other, int count) const { return first(other + count) - first(other); }
   constexpr int rounds() const { return std::bit_width(static_cast<unsigned>(size)) - 1; }
-  // Of the aligned block of `distance` places, with this one in it, the first.
+  // Returns the first place of the aligned block of `distance` places that contains this place.
   constexpr int block(int distance) const { return place & ~(distance - 1); }
 };
 
-// Sums lie in two bays in turn, so that one can be filled while the other is read.
+// Sums use two bays in turn, so that one can be filled while the other is read.
 inline int all_reduce_bays(const Call& call) {
   const Fold fold(call);
   return fold.place < 0 ? 0 : std::min(2, fold.rounds() + fold.paired);
@@ -94,14 +94,14 @@ inline Plan all_gather(const Call& call) {
   return plan;
 }
 
-// All of it in every round: log2 N n.
+// Every round sends the whole buffer: log2 N n.
 inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
   const Fold fold(call);
   const int messages = fold.place < 0 ? 1 : fold.rounds() + fold.paired;
   return both_ways(messages * count, messages);
 }
 
-// The shares held before each round, 1 + 2 + 4 + … = N - 1 of a power of two.
+// Returns the sum of the shares held before each round: 1 + 2 + 4 + … = N - 1 for a power of two.
 constexpr int held_before_rounds(const Fold& fold) {
   int shares = 0;
   for (int distance = 1; distance < fold.size; distance *= 2)

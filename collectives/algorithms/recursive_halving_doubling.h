@@ -1,11 +1,12 @@
 #pragma once
-// Recursive halving and doubling: a reduce-scatter in which peers exchange halves of what is still
-// to be summed, then an all-gather that runs the same rounds backwards; the ring's 2(N-1)/N of the
-// data in 2 log2 N rounds (Rabenseifner 2004, doi:10.1007/978-3-540-24685-5_1). The first half
-// alone is a reduce_scatter (Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
+// Recursive halving and doubling: a reduce-scatter in which peers exchange halves of the data that
+// they still have to sum, then an all-gather that runs the same rounds backwards. It sends 2(N-1)/N
+// of the data, like the ring, in 2 log2 N rounds (Rabenseifner 2004,
+// doi:10.1007/978-3-540-24685-5_1). The first half is also the reduce_scatter (Thakur, Rabenseifner
+// and Gropp 2005, doi:10.1177/1094342005051521).
 //
-// Ranks beyond a power of two are folded in as in recursive_doubling.h. Whoever owns a share, its
-// sum is the same tree over the bits of places, so all chunks are summed in one order.
+// Ranks beyond a power of two are folded in as in recursive_doubling.h. The sum of every share is
+// the same tree over the bits of places, so all chunks are summed in one order.
 
 #include "collectives/algorithms/recursive_doubling.h"
 #include "collectives/plan.h"
@@ -18,7 +19,7 @@ inline constexpr std::string_view paper = "Rabenseifner 2004, doi:10.1007/978-3-
 inline constexpr std::string_view paper_of_halving =
     "Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521";
 
-// The largest messages go to the nearest rank: distances double while halves shrink.
+// The largest messages go to the nearest rank, because distances double while halves shrink.
 inline Plan all_reduce(const Call& call) {
   const int rank = call.rank;
   const Fold fold(call);
@@ -34,7 +35,7 @@ inline Plan all_reduce(const Call& call) {
     plan.add(receive_reduce(rank - 1, input(0, size), output(0, size)));
     sums = Buffer::output;
   }
-  int first = 0, length = size;  // of the shares still to be summed here
+  int first = 0, length = size;  // of the shares that this rank still sums
   for (int distance = 1; distance < size; distance *= 2) {
     length /= 2;
     const int peer = fold.rank_of(fold.place ^ distance);
@@ -57,7 +58,8 @@ inline Plan all_reduce(const Call& call) {
   return plan;
 }
 
-// Half of what a place stands for, or all of it where it stands for a pair, which has added first.
+// A place of one rank needs bays for half of the shares. A pair adds its inputs first, so it needs
+// bays for all shares.
 inline int reduce_scatter_bays(const Call& call) {
   const Fold fold(call);
   if (fold.paired) return call.ranks;
@@ -102,16 +104,16 @@ inline Plan reduce_scatter(const Call& call) {
   return plan;
 }
 
-// Of `size` shares of count elements, those of the aligned block of `length` that a place is left
-// with: halves are chosen by its bits from the lowest on.
+// Returns the elements of the block of `length` shares that a place keeps, out of `size` shares of
+// count elements. The bits of the place select the halves, starting with the lowest bit.
 constexpr std::int64_t left_with(int place, int size, int length, std::int64_t count) {
   int first = 0;
   for (int half = size / 2, bit = 1; half >= length; half /= 2, bit *= 2)
     if (place & bit) first += half;
   return size_of_parts(count, size, first, length);
 }
-// Each way, all but its own share in one half of the rounds, in the other what it keeps:
-// 2(N-1)/N n of a power of two.
+// Returns the elements in each direction. One half of the rounds exchanges all shares except the
+// own one, and the other half the kept blocks. For a power of two this is 2(N-1)/N n.
 constexpr std::int64_t exchanged(int place, int size, std::int64_t count) {
   if (size == 1) return 0;
   std::int64_t sum = count - left_with(place, size, 1, count);
@@ -125,7 +127,7 @@ inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
                    2 * fold.rounds() + fold.paired);
 }
 
-// What is given away is all but the shares of this place; what comes is what is kept.
+// A place sends all shares except its own, and receives the blocks that it keeps.
 inline Volume reduce_scatter_volume(const Call& call, std::int64_t count) {
   const Fold fold(call);
   if (fold.place < 0) return {call.ranks * count, 1, count, 1};

@@ -1,14 +1,14 @@
 #pragma once
-// Ring: each rank sends to the next and receives from the one before; every share travels around
-// the ring once to be summed and once to be known. Bandwidth-optimal: 2(N-1)/N of the data are sent
-// by each rank (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
+// Ring: each rank sends to the next rank and receives from the previous rank. Every share travels
+// around the ring twice: once for the sum and once to distribute it. It is bandwidth-optimal: each
+// rank sends 2(N-1)/N of the data (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
 //
-// A rank passes a piece on as soon as it has it, so pieces overlap along the ring.
+// A rank forwards a piece as soon as it has received it, so pieces overlap along the ring.
 //
-// Shares that are for one rank alone (gather, scatter, all_to_all) are passed from neighbour to
-// neighbour until they are there (Saad and Schultz 1989, "Data communication in parallel
-// architectures", Parallel Computing 11): where only neighbours are linked, the least that each
-// link must carry; elsewhere more bytes than a direct exchange.
+// Shares for only one rank (gather, scatter, all_to_all) are forwarded from neighbour to neighbour
+// to that rank (Saad and Schultz 1989, "Data communication in parallel architectures", Parallel
+// Computing 11). If only neighbours are linked, each link carries the minimum. On other networks
+// this sends more bytes than a direct exchange.
 
 #include <algorithm>
 
@@ -22,8 +22,8 @@ inline constexpr std::string_view paper_of_shares =
 
 constexpr int around(int rank, int ranks) { return ((rank % ranks) + ranks) % ranks; }
 
-// The ring that a piece travels, seen from this rank: towards the next rank, or, of odd pieces if
-// both_ways (bidirectional_ring.h), towards the one before.
+// The ring of a piece, seen from this rank. A piece travels to the next rank. If both_ways
+// (bidirectional_ring.h), odd pieces travel to the previous rank.
 struct Way {
   int ranks, rank, pieces, piece, forward;
 
@@ -35,13 +35,13 @@ struct Way {
         forward(both_ways && piece % 2 != 0 ? -1 : 1) {}
   constexpr int next() const { return around(rank + forward, ranks); }
   constexpr int previous() const { return around(rank - forward, ranks); }
-  // Of the share that starts so many turns behind this rank.
+  // Returns the chunk of the share that starts `turns` ranks behind this rank.
   constexpr int chunk(int turns) const {
     return around(rank - forward * turns, ranks) * pieces + piece;
   }
 };
 
-// Share k starts at rank k and is whole at rank k - 1, which sends it around again.
+// Share k starts at rank k and is complete at rank k - 1, which sends it around again.
 inline Plan all_reduce_laps(const Call& call, int pieces, bool both_ways) {
   const int ranks = call.ranks;
   if (ranks == 1) return copy_of_input(pieces);
@@ -64,8 +64,8 @@ inline Plan all_reduce_laps(const Call& call, int pieces, bool both_ways) {
 }
 inline Plan all_reduce(const Call& call) { return all_reduce_laps(call, call.pieces, false); }
 
-// Share k starts at rank k + 1 and is whole at rank k. What is on its way lies in two sets of bays
-// in turn, so that one can be filled while the other is read.
+// Share k starts at rank k + 1 and is complete at rank k. Sums in transit use two sets of bays in
+// turn, so that one can be filled while the other is read.
 constexpr int bays_of_lap(const Call& call, int pieces) { return call.ranks > 2 ? 2 * pieces : 0; }
 inline Plan reduce_scatter_lap(const Call& call, int pieces, bool both_ways) {
   const int ranks = call.ranks;
@@ -103,7 +103,7 @@ inline Plan all_gather_lap(const Call& call, int pieces, bool both_ways) {
 }
 inline Plan all_gather(const Call& call) { return all_gather_lap(call, call.pieces, false); }
 
-// The chain that leaves the ring open at the root: from the root on, piece after piece.
+// Sends piece after piece along the chain that starts at the root and follows the ring.
 inline Plan broadcast(const Call& call) {
   const int ranks = call.ranks, place = around(call.rank - call.root, ranks);
   Plan plan{call.pieces};
@@ -116,7 +116,7 @@ inline Plan broadcast(const Call& call) {
   return plan;
 }
 
-// The same chain backwards, to the root.
+// Reduces along the chain that starts at the rank after the root and follows the ring to the root.
 inline int reduce_bays(const Call& call) {
   const int place = around(call.root - call.rank, call.ranks);
   return place > 0 && place < call.ranks - 1 ? call.pieces : 0;
@@ -135,10 +135,11 @@ inline Plan reduce(const Call& call) {
   return plan;
 }
 
-// Bays for shares on their way, in two sets in turn: one is filled while the other is read.
+// Bays for shares in transit. Two sets are used in turn: one is filled while the other is read.
 constexpr int passing_bays(int shares, int pieces) { return std::min(shares, 2) * pieces; }
 
-// To the root along the chain: a rank's own share first, then those of the ranks behind it.
+// Sends along the chain to the root: a rank's own share first, then the shares of the ranks behind
+// it.
 inline int gather_bays(const Call& call) {
   const int place = around(call.root - call.rank, call.ranks);
   return place > 0 ? passing_bays(call.ranks - 1 - place, call.pieces) : 0;
@@ -161,7 +162,8 @@ inline Plan gather(const Call& call) {
   return plan;
 }
 
-// From the root along the chain, the farthest rank's share first: a rank's own comes last.
+// Sends along the chain from the root, the farthest rank's share first. A rank's own share comes
+// last.
 inline int scatter_bays(const Call& call) {
   const int place = around(call.rank - call.root, call.ranks);
   return place > 0 ? passing_bays(call.ranks - 1 - place, call.pieces) : 0;
@@ -185,8 +187,9 @@ inline Plan scatter(const Call& call) {
   return plan;
 }
 
-// What has still to go, in one message a step: first the shares for all other ranks, the next
-// rank's first; each rank takes the first share that comes, its own, and passes on the rest.
+// Each step sends all remaining shares in one message. The first message has the shares for all
+// other ranks, the next rank's first. Each rank takes the first share of a message, which is its
+// own, and forwards the rest.
 inline int all_to_all_bays(const Call& call) { return 2 * (call.ranks - 1); }
 inline Plan all_to_all(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, others = ranks - 1;
@@ -205,14 +208,14 @@ inline Plan all_to_all(const Call& call) {
   return plan;
 }
 
-// Every share but one is sent on in each of the two laps: in the first, not the share r + 1, which
-// ends here; in the second, not the share r + 2, which the next rank has from the first lap.
+// Each of the two laps sends every share except one. The first lap omits share r + 1, which ends
+// here. The second lap omits share r + 2, which the next rank has from the first lap.
 constexpr std::int64_t all_reduce_sent(int rank, int ranks, std::int64_t count) {
   return ranks == 1 ? 0
                     : 2 * count - part_of(count, ranks, around(rank + 1, ranks)).size() -
                           part_of(count, ranks, around(rank + 2, ranks)).size();
 }
-// A rank receives what the one before it sends.
+// A rank receives the elements that the previous rank sends.
 inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
   const std::int64_t messages = 2LL * (call.ranks - 1) * call.pieces;
   return {all_reduce_sent(call.rank, call.ranks, count), messages,
@@ -222,7 +225,7 @@ inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
 inline Volume one_lap_volume(const Call& call, std::int64_t count) {
   return both_ways((call.ranks - 1) * count, 1LL * (call.ranks - 1) * call.pieces);
 }
-// All of it over every edge of the chain.
+// Every edge of the chain carries the whole buffer.
 inline Volume chain_volume(int place, const Call& call, std::int64_t count) {
   const bool sends = place<call.ranks - 1, receives = place> 0;
   return {sends ? count : 0, sends ? call.pieces : 0, receives ? count : 0,
@@ -234,7 +237,7 @@ inline Volume broadcast_volume(const Call& call, std::int64_t count) {
 inline Volume reduce_volume(const Call& call, std::int64_t count) {
   return chain_volume(call.ranks - 1 - around(call.root - call.rank, call.ranks), call, count);
 }
-// Over an edge of the chain, the shares of all ranks behind it.
+// An edge of the chain carries the shares of all ranks behind it.
 inline Volume scatter_volume(const Call& call, std::int64_t count) {
   const std::int64_t place = around(call.rank - call.root, call.ranks);
   const std::int64_t sent = call.ranks - 1 - place, received = place > 0 ? call.ranks - place : 0;

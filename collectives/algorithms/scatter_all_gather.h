@@ -1,10 +1,11 @@
 #pragma once
-// Scatter, then all-gather: the root scatters shares down a binomial tree and a ring gathers them,
-// so that a broadcast sends 2(N-1)/N n from each rank where a tree's root sends log2 N n: for long
-// messages (van de Geijn's; Chan, Heimlich, Purkayastha and van de Geijn 2007,
+// Scatter, then all-gather: the root scatters shares down a binomial tree and a ring gathers them.
+// So a broadcast sends 2(N-1)/N n from each rank, while the root of a tree sends log2 N n. It suits
+// long messages (van de Geijn's algorithm; Chan, Heimlich, Purkayastha and van de Geijn 2007,
 // doi:10.1002/cpe.1206).
 //
-// Share k belongs to the rank k places after the root, so what a tree sends lies in a row.
+// Share k belongs to the rank k places after the root, so the shares that a tree sends are
+// contiguous.
 
 #include "collectives/algorithms/binomial_tree.h"
 #include "collectives/plan.h"
@@ -15,7 +16,7 @@ using binomial_tree::Tree;
 
 inline constexpr std::string_view paper = "Chan et al. 2007, doi:10.1002/cpe.1206";
 
-// The root has everything: the ring is open there, and nothing is sent to it.
+// The root has all shares, so the ring is open there and no rank sends to it.
 inline Plan broadcast(const Call& call) {
   const Tree tree(call);
   const int ranks = call.ranks, place = tree.place;
@@ -36,7 +37,8 @@ inline Plan broadcast(const Call& call) {
   return plan;
 }
 
-// Down the tree the shares of those behind an edge; along the ring all but one.
+// An edge of the tree carries the shares of the subtree below it. An edge of the ring carries all
+// shares except one.
 inline Volume volume(const Call& call, std::int64_t count) {
   const Tree tree(call);
   const int ranks = call.ranks, place = tree.place;

@@ -1,4 +1,4 @@
-// The table of all algorithms. To add one: its header, its row.
+// The table of all algorithms. To add an algorithm, add its header and its row.
 
 #include "collectives/algorithms/bidirectional_ring.h"
 #include "collectives/algorithms/binomial_tree.h"

@@ -5,7 +5,7 @@
 namespace collectives {
 
 std::string_view usual_algorithm(const CollectiveCalls& calls, machine::Transport transport) {
-  // A communicator decides by the length of its input.
+  // A communicator selects by the length of its input.
   const std::int64_t input =
       calls.operation == machine::Operation::all_gather ? calls.count() : calls.elements;
   return default_algorithm(calls.operation, transport,

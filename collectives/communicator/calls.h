@@ -24,30 +24,31 @@ struct CollectiveCalls {
   machine::Operation operation = machine::Operation::all_reduce;
   machine::Dtype dtype = machine::Dtype::float32;
   int ranks = 1;
-  std::int64_t elements = 0;  // of the whole buffer, which `ranks` divides if it is dealt in shares
+  std::int64_t elements = 0;  // of the whole buffer; a multiple of ranks if deals_in_shares
   std::int64_t calls = 1;
   std::string what = {};  // "gradients", "values", "norm"; for tables
 
-  // As algorithms count: of the whole buffer, or of a share (deals_in_shares).
+  // Returns the count of the algorithms: elements of the whole buffer, or of a share
+  // (deals_in_shares).
   std::int64_t count() const { return deals_in_shares(operation) ? elements / ranks : elements; }
   bool operator==(const CollectiveCalls&) const = default;
 };
 
-// The algorithm that a communicator uses for the calls if none is specified.
+// Returns the algorithm that a communicator uses for the calls if no algorithm is specified.
 std::string_view usual_algorithm(const CollectiveCalls& calls, machine::Transport transport);
 
-// The sum over all calls that were added. Calls over one rank cost nothing.
+// The sum over all calls that were added. Calls over one rank have no cost.
 class CallsCost {
  public:
   using ByLabel = std::map<machine::TrafficLabel, machine::Traffic>;
 
-  // rank: in the calls' group. Throws as find_algorithm for an unknown algorithm.
+  // rank: in the calls' group. Throws like find_algorithm for an unknown algorithm.
   void add(const CollectiveCalls& calls, std::string_view algorithm, int rank);
 
-  // Of one group; of all.
+  // Return the traffic of one group and of all groups.
   ByLabel traffic(const std::string& group) const;
   const std::map<std::string, ByLabel>& traffic() const { return traffic_; }
-  // Bytes that plans keep, once for each group, operation, dtype and length.
+  // Returns the bytes that plans keep, once for each group, operation, dtype and length.
   std::size_t scratch() const;
 
  private:

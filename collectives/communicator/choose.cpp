@@ -16,7 +16,7 @@ using machine::Tensor;
 namespace {
 
 constexpr int rounds = 9;
-constexpr double least_s = 50e-6;  // of a batch
+constexpr double least_s = 50e-6;  // minimum of a batch
 
 }  // namespace
 
@@ -54,7 +54,8 @@ Choice choose(Communicator& group, machine::Operation operation, machine::Dtype 
     group.device().stream().synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / runs;
   };
-  // What every rank measured; then the slowest rank's of each, alike on all ranks.
+  // The times of this rank. slowest() replaces each time by that of the slowest rank, equal on all
+  // ranks.
   std::vector<double> times;
   const auto slowest = [&] {
     const Tensor all(group.device(), machine::Dtype::float64,

@@ -21,8 +21,8 @@ std::string_view default_algorithm(Operation operation, machine::Transport trans
                                    std::size_t bytes, int ranks) {
   if (operation == Operation::all_reduce && bytes <= 4096 / static_cast<std::size_t>(ranks))
     return "direct_one_step";
-  // Reductions stay direct everywhere: the same parameter must get the same bits on ranks that hold
-  // it at different places of their buffers (tied embeddings), and ring's order depends on the
+  // Reductions are direct on all transports. A parameter must get the same bits on ranks that hold
+  // it at different places of their buffers (tied embeddings), and the order of ring depends on the
   // place.
   if (operation == Operation::barrier) return "dissemination";
   const bool moves_only = operation == Operation::all_gather || operation == Operation::broadcast;
@@ -74,15 +74,15 @@ Communicator::~Communicator() = default;
 
 namespace {
 
-// Elements of the whole, or of a share, which a call's tensors name. Throws std::invalid_argument
-// when they do not fit each other.
+// Returns the count of a call from its tensors: elements of the whole buffer, or of a share. Throws
+// std::invalid_argument if the tensors do not match.
 std::int64_t count_of(Operation operation, const Call& call, const Tensor& in, const Tensor& out) {
   const Extents held = extents(operation, call);
   if ((operation == Operation::all_to_all_v) != (call.traffic != nullptr))
     throw std::invalid_argument(fmt::format("{} {} traffic matrix", machine::name(operation),
                                             call.traffic ? "takes no" : "needs a"));
   if (call.traffic && call.traffic->ranks() != call.ranks)
-    throw std::invalid_argument(fmt::format("{} among {} ranks: a traffic matrix of {}",
+    throw std::invalid_argument(fmt::format("{} among {} ranks: the traffic matrix has {} ranks",
                                             machine::name(operation), call.ranks,
                                             call.traffic->ranks()));
   const Tensor& present = held.input != Extent::none ? in : out;
@@ -151,7 +151,7 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
       throw std::invalid_argument(
           fmt::format("{} by {}: {}", machine::name(algorithm.operation), algorithm.name, why));
     last_key_ = nullptr;
-    if (key.traffic) {  // those that change from call to call leave little behind
+    if (key.traffic) {  // limits the memory if the matrix changes in every call
       const auto alike = [&](const auto& known) {
         return known.first.traffic && known.first.algorithm == key.algorithm &&
                known.first.dtype == key.dtype;
@@ -184,10 +184,9 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
 
   if (link_->stream() && &present.device() != &device())
     throw std::invalid_argument(fmt::format(
-        "{} over {}: tensors of {}, not of {}", machine::name(operation), name(link_->transport()),
-        device().description(), present.device().description()));
-  if (!present.device().readable_by_host() &&
-      !link_->stream()) {  // staged: down, through the host, up
+        "{} over {} requires tensors of {} (got {})", machine::name(operation),
+        name(link_->transport()), device().description(), present.device().description()));
+  if (!present.device().readable_by_host() && !link_->stream()) {  // staged through host memory
     machine::Stream& stream = present.device().stream();
     const auto on_host = [&](Extent extent, const Tensor& tensor) {
       return extent == Extent::none

@@ -19,7 +19,7 @@ namespace {
 using machine::Dtype;
 using machine::Reduction;
 
-// MPI calls operators without context; one thread of a process makes collective calls.
+// MPI calls operators without a context argument. One thread of a process makes collective calls.
 thread_local machine::Kernels* operator_kernels = nullptr;
 
 template <Reduction reduction, Dtype dtype>
@@ -41,7 +41,7 @@ MPI_Datatype datatype(Dtype dtype) {
   return types[static_cast<std::size_t>(dtype)];
 }
 
-// By Reduction. The caller divides the sum of avg.
+// Indexed by Reduction. The caller divides the sum of avg.
 template <Dtype dtype>
 MPI_Op narrow_operation_of(Reduction reduction) {
   using enum Reduction;
@@ -61,8 +61,8 @@ MPI_Op operation_of(Dtype dtype, Reduction reduction) {
   return operations[static_cast<std::size_t>(reduction)];
 }
 
-// Where the parts of a buffer begin, and how long they are. The caller checks that they fit an int:
-// no part is longer than the elements that the busiest rank moves.
+// The begins and lengths of the parts of a buffer. The caller checks that they fit an int. No part
+// is longer than the elements that the busiest rank moves.
 struct Parts {
   std::vector<int> counts, displacements;
 };
@@ -81,7 +81,7 @@ void run_mpi(const LibraryCall& call, machine::MpiLink& link, machine::Kernels& 
   using enum machine::Operation;
   if (call.count > std::numeric_limits<int>::max())
     throw std::invalid_argument(
-        fmt::format("algorithm library: {} elements are more than an MPI count holds", call.count));
+        fmt::format("algorithm library: {} elements exceed the range of an MPI count", call.count));
   operator_kernels = &kernels;
   const MPI_Datatype type = datatype(call.dtype);
   const MPI_Op op = operation_of(call.dtype, call.reduction);
@@ -89,7 +89,7 @@ void run_mpi(const LibraryCall& call, machine::MpiLink& link, machine::Kernels& 
   const int n = static_cast<int>(call.count), root = call.root, rank = link.rank();
   const void* in = call.in_place ? MPI_IN_PLACE : input;
   const auto check = [&](int code) {
-    if (code != MPI_SUCCESS)  // the words only when they are needed: this is timed
+    if (code != MPI_SUCCESS)  // formats text only for an error, because this is timed
       machine::check_mpi(code, fmt::format("MPI's {}", name(call.operation)).c_str());
   };
   const auto inside = link.in_library(call.operation, call.count * size_of(call.dtype));
@@ -100,7 +100,7 @@ void run_mpi(const LibraryCall& call, machine::MpiLink& link, machine::Kernels& 
       return check(MPI_Allgather(in, n, type, output, n, type, all));
     case reduce_scatter:
       return check(MPI_Reduce_scatter_block(input, output, n, type, op, all));
-    case broadcast:  // of one buffer: the root's output is a copy
+    case broadcast:  // in one buffer, so the root copies its input
       if (rank == root && !call.in_place)
         std::memcpy(output, input, call.count * size_of(call.dtype));
       return check(MPI_Bcast(output, n, type, root, all));
@@ -132,7 +132,8 @@ void run_mpi(const LibraryCall& call, machine::MpiLink& link, machine::Kernels& 
     case none:
       break;
   }
-  throw std::invalid_argument(fmt::format("{} has no library form", name(call.operation)));
+  throw std::invalid_argument(
+      fmt::format("algorithm library does not support {}", name(call.operation)));
 }
 
 }  // namespace
@@ -144,8 +145,8 @@ void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels&
 #endif
   auto* mpi = dynamic_cast<machine::MpiLink*>(&machine::plain(link));
   if (!mpi)
-    throw std::invalid_argument(fmt::format("algorithm library needs transport mpi or nccl, not {}",
-                                            name(link.transport())));
+    throw std::invalid_argument(fmt::format(
+        "algorithm library requires transport mpi or nccl (got {})", name(link.transport())));
   run_mpi(call, *mpi, kernels, input, output);
   const Extent held = extents(call.operation, {link.rank(), link.size(), 1, call.root}).output;
   if (call.reduction == Reduction::avg && reduces(call.operation) && held != Extent::none)
@@ -155,9 +156,8 @@ void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels&
 std::string why_not_nccl(Reduction reduction, Dtype dtype, int ranks) {
   if (reduction != Reduction::avg || !is_floating(dtype) || (ranks & (ranks - 1)) == 0) return "";
   return fmt::format(
-      "NCCL's avg multiplies by 1/{} before it adds, which rounds: only powers of two are held to "
-      "the "
-      "exact average",
+      "NCCL's avg multiplies by 1/{} before it adds, which rounds; only powers of two are compared "
+      "with the exact average",
       ranks);
 }
 

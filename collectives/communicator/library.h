@@ -1,5 +1,5 @@
 #pragma once
-// The libraries' own collectives, on the same buffers: the yardstick of ours. MPI's over mpi;
+// The libraries' own collectives on the same buffers, as a reference for ours: MPI's over mpi, and
 // NCCL's over nccl, queued on the link's stream.
 
 #include <cstdint>
@@ -15,24 +15,24 @@ struct LibraryCall {
   machine::Operation operation;
   machine::Dtype dtype;
   machine::Reduction reduction;
-  std::int64_t count;  // elements of the whole, or of a share where the operation deals in shares
+  std::int64_t count;  // elements of the whole buffer, or of a share (deals_in_shares)
   int root = 0;
   bool in_place = false;
-  const TrafficMatrix* traffic = nullptr;  // of all_to_all_v; count is then its busiest()
+  const TrafficMatrix* traffic = nullptr;  // for all_to_all_v; count is its busiest()
 };
 
-// avg is NCCL's own; over MPI it is the sum, divided here. MPI reduces bfloat16 and half by an
-// operator of ours. Throws std::invalid_argument if the link uses neither library, or if the count
-// exceeds an int of MPI.
+// Runs the library's collective. avg is NCCL's own. Over MPI it is the sum, divided here. MPI
+// reduces bfloat16, half and float8 with our operator. Throws std::invalid_argument if the link
+// uses neither library, or if the count exceeds an int of MPI.
 void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
                  const void* input, void* output);
 
-// The same over nccl, in builds that have NCCL. Gather, scatter, all_to_all(_v) and send_receive,
-// for which NCCL has no call, are groups of its sends and receives; barrier is an all-reduce of a
-// byte.
+// Runs NCCL's collective, in builds that have NCCL. Gather, scatter, all_to_all(_v) and
+// send_receive, for which NCCL has no call, are groups of its sends and receives; barrier is an
+// all-reduce of a byte.
 void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, void* output);
-// Why avg of NCCL cannot be held to the exact average, or empty: it multiplies floating terms by
-// 1/n before it adds them, which rounds unless n is a power of two.
+// Returns why NCCL's avg is not compared with the exact average, or empty. NCCL multiplies floating
+// terms by 1/n before it adds them, which rounds unless n is a power of two.
 std::string why_not_nccl(machine::Reduction reduction, machine::Dtype dtype, int ranks);
 
 }  // namespace collectives

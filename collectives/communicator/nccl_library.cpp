@@ -11,7 +11,7 @@
 namespace collectives {
 namespace {
 
-// By Dtype and by Reduction.
+// Indexed by Dtype and by Reduction.
 constexpr ncclDataType_t datatypes[] = {ncclFloat32,    ncclBfloat16,   ncclFloat16, ncclFloat64,
                                         ncclFloat8e4m3, ncclFloat8e5m2, ncclInt8,    ncclUint8,
                                         ncclInt32,      ncclUint32,     ncclInt64,   ncclUint64};
@@ -35,7 +35,7 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
   const auto share = [bytes](auto* whole, int index) {
     return whole + static_cast<std::size_t>(index) * bytes;
   };
-  // The rank's own share, which no message carries.
+  // Copies the rank's own share, which no message carries.
   const auto keep_own = [&](std::byte* target, const std::byte* source) {
     if (target != source) stream.copy(target, source, bytes);
   };
@@ -117,7 +117,8 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
     case none:
       break;
   }
-  throw std::invalid_argument(fmt::format("{} has no library form", name(call.operation)));
+  throw std::invalid_argument(
+      fmt::format("algorithm library does not support {}", name(call.operation)));
 }
 
 }  // namespace collectives

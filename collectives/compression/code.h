@@ -1,6 +1,6 @@
 #pragma once
-// A code of floats with fewer bytes per value. Its length is known before. Codes: int_block.h,
-// wire_dtype.h.
+// A code of floats with fewer bytes per value. Its length depends only on the count. Codes:
+// int_block.h, wire_dtype.h.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@ class Code {
  public:
   virtual ~Code() = default;
   virtual std::int64_t bytes(std::int64_t count) const = 0;
-  // Codes values, and leaves value - decoded in them: zero if that is not finite.
+  // Encodes values and replaces each value by value - decoded, or by zero if that is not finite.
   virtual void encode(float* values, std::int64_t count, std::byte* code) const = 0;
   // out[i] = sum over codes, in their order, in float. There is at least one code.
   virtual void decode_sum(std::span<const std::byte* const> codes, std::int64_t count,

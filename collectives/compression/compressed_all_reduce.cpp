@@ -42,9 +42,11 @@ void CompressedAllReduce::lap(double Seconds::*phase) {
 void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
   for (const Tensor* tensor : {&in, &out}) {
     if (tensor->dtype() != Dtype::float32)
-      machine::reject("compression takes float, not {}", machine::name(tensor->dtype()));
+      machine::reject("compression requires float tensors (got {})",
+                      machine::name(tensor->dtype()));
     if (tensor->size() != count())
-      machine::reject("compression made for {} elements, called with {}", count(), tensor->size());
+      machine::reject("compression requires tensors of {} elements (got {})", count(),
+                      tensor->size());
   }
   if (count() == 0) return;
   const bool in_staged = !in.device().readable_by_host();

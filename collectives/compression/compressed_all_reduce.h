@@ -2,7 +2,7 @@
 // An all-reduce of float tensors that sends less than the values, and keeps the rest for later.
 //
 //   auto compressed = make_compression("top_k", world, communicator, count, {.k = count / 100});
-//   compressed->run(gradient, sum);   // sum = what all ranks transmitted, on all ranks
+//   compressed->run(gradient, sum);   // the sum of all transmitted values, on all ranks
 //
 // A rank compresses the values v = in + residual, transmits t and keeps residual = v - t (error
 // feedback: Seide et al., Interspeech 2014, "1-bit stochastic gradient descent and its application
@@ -72,7 +72,7 @@ class CompressedAllReduce {
 
   // values: v, on return v - t. out: the sum of all ranks' t. count is at least 1.
   virtual void exchange(float* values, float* out) = 0;
-  virtual void forget() {}  // of reset: clears the algorithm's other state
+  virtual void forget() {}  // called by reset; clears the algorithm's other state
 
   int rank() const { return setup_.communicator.rank(); }
   int ranks() const { return setup_.communicator.size(); }
@@ -96,7 +96,7 @@ struct Compression {
 };
 const std::vector<Compression>& compressions();
 std::vector<std::string> compression_names();
-// Throws std::invalid_argument naming the nearest right name.
+// Throws std::invalid_argument that names the nearest valid name.
 std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, machine::World& world,
                                                       Communicator& communicator,
                                                       std::int64_t count,

@@ -65,7 +65,7 @@ class QuantizedReduceScatter final : public CompressedAllReduce {
   // one after the other, each in share_ floats.
   struct Hop {
     int ranks = 1;
-    std::shared_ptr<const TrafficMatrix> traffic;  // none: all ranks
+    std::shared_ptr<const TrafficMatrix> traffic;  // null: all ranks
     std::vector<int> ids;
     machine::Tensor residual;
   };

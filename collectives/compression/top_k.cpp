@@ -2,9 +2,9 @@
 // index and value (Lin et al. 2018, "Deep Gradient Compression", arXiv:1712.01887: its
 // sparsification, without momentum correction and clipping).
 //
-// As there, a sample of the values first finds a threshold, so that only few elements must be
-// ordered. Unlike there, the selection is exact. Of equal magnitudes the lower indices are taken.
-// The sent value is exact: kept plus sent is in + residual, bit for bit.
+// As in that paper, a sample of the values first finds a threshold, so that only few elements must
+// be ordered. Unlike in the paper, the selection is exact. It prefers lower indices among equal
+// magnitudes. The sent value is exact: kept plus sent is in + residual, bit for bit.
 //
 // NaN has the largest magnitude, before infinity. Both are sent first and reach every rank at their
 // place. Beyond k of them, the rest stays in the residual for the next run.

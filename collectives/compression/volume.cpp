@@ -55,7 +55,7 @@ std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
   } else if (compression == "half_wire" || compression == "bfloat16_wire") {
     reduce_scatter(2 * share, call.ranks);
   } else {
-    machine::reject("compression '{}' has no formula of its volume", compression);
+    machine::reject("no volume formula for compression '{}'", compression);
   }
   return bytes;
 }
