@@ -7,7 +7,8 @@ namespace layers {
 
 namespace {
 
-// One matrix is cut along its rows, several matrices along the extent that they have in common.
+// Declares one matrix sharded along its rows, or stacked matrices sharded along their second
+// extent.
 Parameter declare_cut(const Context& context, const std::string& name, std::int64_t out,
                       std::int64_t in, int stacked) {
   const Placement rows{.tp = Spread::sharded, .dim = 0}, columns{.tp = Spread::sharded, .dim = 1};

@@ -7,8 +7,8 @@
 // communication: GELU(X [A1, A2]) = [GELU(X A1), GELU(X A2)]. A split along the input needs the sum
 // first: GELU(X1 A1 + X2 A2).
 //
-// Communication: none forward; backward_input all-reduces d_x [tokens, in] over tp. With sequence
-// parallelism x and d_x hold this rank's own rows: forward gathers x, backward_input
+// Communication: forward sends no data; backward_input all-reduces d_x [tokens, in] over tp. With
+// sequence parallelism x and d_x hold this rank's own rows: forward gathers x, backward_input
 // reduce-scatters d_x, and backward_weights gathers x again, so that only 1/tp of it is kept.
 // backward_weights adds to the gradients (float under bfloat16 and half).
 
@@ -29,8 +29,8 @@ struct ColumnOptions {
   // [stacked, out * in] and split along the second extent, so that its global values are the same
   // at every degree.
   int stacked = 1;
-  // y and d_y are [tokens, out] on every rank: forward all-gathers y. Not with sequence parallelism
-  // or stacked matrices.
+  // y and d_y are [tokens, out] on every rank: forward all-gathers y. Does not support sequence
+  // parallelism or stacked matrices.
   bool gather_output = false;
   // The caller adds the bias, for example in another kernel. Its gradient is still the sum of d_y.
   bool skip_bias_add = false;
@@ -58,7 +58,7 @@ class ColumnParallelLinear {
   Context context_;
   std::int64_t in_, out_;
   ColumnOptions options_;
-  Parameter weight_, bias_;  // the bias is declared even if there is none
+  Parameter weight_, bias_;  // the bias is declared even without options.bias
 };
 
 }  // namespace layers

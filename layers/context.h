@@ -24,7 +24,7 @@ struct Context {
   collectives::Communicator& tp;
   Dtype dtype = Dtype::float32;
   bool sequence_parallel = false;         // tp must divide the tokens
-  bool recompute_core_attention = false;  // backward recomputes the probabilities (same paper, 5)
+  bool recompute_core_attention = false;  // backward recomputes probabilities (paper, section 5)
   bool flash_attention = false;           // blockwise, without probabilities (attention.h)
 
   machine::Stream& stream() const { return device.stream(); }
@@ -38,7 +38,8 @@ struct Context {
     return Tensor(device, accumulator(), {rows}, category);
   }
 
-  // The rows that this rank holds between the regions, of `rows` over all ranks.
+  // Returns the number of rows that this rank holds between the regions, from `rows` over all
+  // ranks.
   std::int64_t own_rows(std::int64_t rows) const {
     return sequence_parallel ? rows / tp.size() : rows;
   }

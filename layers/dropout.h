@@ -6,7 +6,7 @@
 // The key depends on the draw's seed and the layer's name; index is the element's index among all
 // tokens of the training. So the mask does not depend on tp, sequence parallelism, the stages or
 // the size of a micro-batch. No mask is kept: recomputation draws it again. Backward applies the
-// same mask to the gradient. Communication: none.
+// same mask to the gradient. There is no communication.
 
 #include <cstdint>
 #include <string>
@@ -28,8 +28,8 @@ struct Dropout {
   double probability = 0;
 
   bool drops() const { return probability > 0; }
-  // x and out: this rank's own rows of a micro-batch; out may be x. If the
-  // probability is 0, does nothing: then out must be x.
+  // x and out: this rank's own rows of a micro-batch; out may be x. If the probability is 0, this
+  // does nothing, and out must be x.
   void apply(const Draw& draw, const Tensor& x, const Tensor& out) const {
     if (!drops()) return;
     context.kernels().dropout(x, probability, random_key(draw.seed, name),

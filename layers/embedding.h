@@ -5,12 +5,12 @@
 //
 // tokens = sequences * sequence; the position of a row is its index in its sequence. The caller
 // owns the table [vocabulary/tp, hidden], because the output head shares it. Positions [sequence,
-// hidden] are replicated; rotary positions (attention.h) need none. At most one rank adds a
+// hidden] are replicated; rotary positions (attention.h) need no table. At most one rank adds a
 // non-zero row, so every degree gives the same bits.
 //
-// Communication: forward all-reduces x [tokens, hidden] over tp; backward none. With sequence
-// parallelism x and d_x hold this rank's own rows, tokens all rows: forward reduce-scatters,
-// backward_weights gathers d_x, and the gradient of positions is partial.
+// Communication: forward all-reduces x [tokens, hidden] over tp; backward sends no data. With
+// sequence parallelism x and d_x hold this rank's own rows, tokens all rows: forward
+// reduce-scatters, backward_weights gathers d_x, and the gradient of positions is partial.
 
 #include <cstdint>
 #include <optional>
@@ -28,7 +28,7 @@ Parameter declare_token_table(const Context& context, std::int64_t vocabulary, s
 // The weight of an untied output layer: "head.output.weight".
 Parameter declare_output_weight(const Context& context, std::int64_t vocabulary,
                                 std::int64_t hidden);
-// The token of this rank's first row, of either matrix.
+// Returns the token of this rank's first row, for either matrix.
 std::int64_t first_token(const Context& context, const Parameter& table);
 
 class Embedding {

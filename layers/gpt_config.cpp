@@ -82,7 +82,8 @@ PositionEmbedding position_embedding_type(std::string_view text) {
                         {PositionEmbedding::learned_absolute, PositionEmbedding::rope});
 }
 
-// Megatron-LM's own, so that three matrices have about the parameters of two of 4 hidden.
+// Megatron-LM's default: the three matrices of SwiGLU have about as many parameters as two matrices
+// of 4 hidden.
 int GptConfig::ffn() const {
   if (ffn_hidden_size != 0) return ffn_hidden_size;
   return swiglu ? hidden / 24 * 64 : 4 * hidden;

@@ -11,7 +11,7 @@ enum class Normalization : unsigned char { layer_norm, rms_norm };  // "LayerNor
 enum class PositionEmbedding : unsigned char { learned_absolute, rope };
 std::string_view name(Normalization normalization);
 std::string_view name(PositionEmbedding position_embedding);
-// By name; throw std::invalid_argument that names the nearest.
+// Return the value of a name. Throw std::invalid_argument that names the nearest.
 Normalization normalization(std::string_view text);
 PositionEmbedding position_embedding_type(std::string_view text);
 
@@ -43,11 +43,11 @@ struct GptConfig {
   int qkv() const { return hidden + 2 * query_groups() * head(); }
   int inner() const { return swiglu ? 2 * ffn() : ffn(); }
 
-  // Throws std::invalid_argument that names the key, its value and the nearest valid value. An
-  // extent must be positive, heads divide hidden, num_query_groups divide heads, tp divide heads,
-  // query groups, ffn_hidden_size and vocabulary, pp divide layers, a rotated head have an even
-  // size, and a dropout be a probability below 1. An option requires the feature that it belongs
-  // to.
+  // Throws std::invalid_argument that names the key, its value and the nearest valid value. Extents
+  // must be positive. heads must divide hidden, num_query_groups must divide heads, and pp must
+  // divide layers. tp must divide heads, query groups, ffn_hidden_size and vocabulary. A rotated
+  // head must have an even size. A dropout must be a probability below 1. An option requires its
+  // feature.
   void validate(int tp = 1, int pp = 1) const;
 };
 

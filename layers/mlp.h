@@ -1,6 +1,6 @@
 #pragma once
 // The two-layer perceptron of a transformer block (Shoeybi et al. 2019, arXiv:1909.08053, section
-// 3): column-parallel, GELU, row-parallel, so nothing is communicated between the two.
+// 3): column-parallel, GELU, row-parallel, so the ranks do not communicate between the two.
 //
 //   y [tokens, hidden] = all_reduce(gelu(x W1ᵀ + b1) W2ᵀ) + b2,   W1 [ffn/tp, hidden], W2 [hidden,
 //   ffn/tp]
@@ -9,7 +9,8 @@
 // and up in one product: fc1 stacks both, each split along its rows, so that a rank has the rows of
 // `up` that belong to its rows of `gate`.
 //
-// Communication: that of the two layers. `kept` is the category of memory that a later call needs.
+// Communication is that of the two layers. `kept` is the category of memory that a later call
+// needs.
 
 #include <cstdint>
 #include <string>

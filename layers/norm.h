@@ -6,7 +6,8 @@
 //
 // Each rank of tp has the same x and d_y, so its gradients of gain and bias are complete. With
 // sequence parallelism each rank has its own rows and partial gradients, as the placement states.
-// Communication: none.
+// There is no communication.
+//
 // Ba, Kiros and Hinton 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467.
 
 #include <optional>

@@ -42,7 +42,7 @@ class OutputHead {
   // memory that the device reads, and stay unchanged until backward_input. A token with a negative
   // target does not count.
   void forward(const Tensor& x, const std::int32_t* targets, const Tensor& loss, Saved& saved);
-  // Computes d_x = factor * d loss / d x: only here a loss scale is applied.
+  // Computes d_x = factor * d loss / d x. Only this function applies a loss scale.
   void backward_input(double factor, const Tensor& d_x, Saved& saved, Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty
 

@@ -1,5 +1,5 @@
 #pragma once
-// Parameters as layers declare them, and the random values they start from.
+// Parameters of layers, and their random initial values.
 //
 //   Parameter weight = declare(context, "fc1.weight", {4 * hidden, hidden}, {Spread::sharded, 0});
 //   Initializer::gpt2(seed, layers).fill(context, {&weight});
@@ -23,8 +23,8 @@ namespace layers {
 using Parameters = std::vector<Parameter*>;
 Parameters joined(std::initializer_list<Parameters> parts);
 
-// Weights decay, biases and gains do not. Throws std::invalid_argument when tp does not divide the
-// cut extent.
+// Declares a parameter. Weight decay applies to weights, not to biases and gains. Throws
+// std::invalid_argument if tp does not divide the sharded extent.
 Parameter declare(const Context& context, std::string name, Shape global_shape, Placement placement,
                   Role role = Role::weight);
 
@@ -41,11 +41,11 @@ struct Initializer {
   // Radford et al. 2019: normal 0.02, residual projections scaled by 1/sqrt(2 layers), biases zero,
   // gains one.
   static Initializer gpt2(std::uint64_t seed, int layers);
-  // For conformance: as gpt2, with random biases and gains. A bias of zero would hide that it was
-  // added twice, a gain of one that it was left out.
+  // For conformance: like gpt2, with random biases and gains. A zero bias would hide a double
+  // addition, and a gain of one would hide its omission.
   static Initializer conformance(std::uint64_t seed, int layers);
 
-  // Fills the values; allocates those that are empty first (Category::parameters).
+  // Fills the values; allocates empty tensors first (Category::parameters).
   void fill(const Context& context, const Parameters& parameters) const;
 };
 

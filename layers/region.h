@@ -8,8 +8,9 @@
 //   enter    identity      all-gather             leave, of the gradient
 //   leave    all-reduce    reduce-scatter         enter, of the gradient
 //
-// `inside` is the tensor that the region computes in, `outside` the one that is held between
-// regions; without sequence parallelism they are one tensor. On one rank both do nothing.
+// `inside` is the tensor in which the region computes, and `outside` is the tensor that is held
+// between regions. Without sequence parallelism they are one tensor. On one rank enter and leave do
+// nothing.
 //
 // A matrix whose columns are split, [n, m/tp] on each rank: gather_columns all-gathers it into
 // [n, m]; its conjugate, own_columns_of, sends nothing.
@@ -41,7 +42,7 @@ inline Matrix own_columns_of(const Context& context, const Tensor& whole) {
   return columns;
 }
 
-// A tensor to compute the inside of `outside` into.
+// Returns a tensor for the values of `outside` inside of the region.
 inline Tensor inside(const Context& context, const Tensor& outside) {
   if (!context.sequence_parallel) return outside;
   return context.tensor({context.all_rows(outside.rows()), outside.cols()}, Category::buffers);

@@ -7,9 +7,9 @@
 // The bias is replicated and added once, after the reduction. If each rank added it before, it
 // would count tp times.
 //
-// Communication: forward all-reduces y [tokens, out] over tp; backward none. With sequence
+// Communication: forward all-reduces y [tokens, out] over tp; backward sends no data. With sequence
 // parallelism y and d_y hold this rank's own rows: forward reduce-scatters y, backward_input
-// gathers d_y, and the bias's gradient on each rank is partial: its rows contribute to it.
+// gathers d_y, and the bias's gradient is partial, because each rank adds only its own rows.
 // backward_weights adds to the gradients (float under bfloat16 and half).
 
 #include <cstdint>
@@ -51,7 +51,7 @@ class RowParallelLinear {
   Context context_;
   std::int64_t in_;
   RowOptions options_;
-  Parameter weight_, bias_;  // the bias is declared even if there is none
+  Parameter weight_, bias_;  // the bias is declared even without options.bias
 };
 
 }  // namespace layers

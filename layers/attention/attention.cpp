@@ -113,7 +113,7 @@ Tensor Attention::dropped(const Saved& saved) const {
   return result;
 }
 
-// Queries and keys, head by head of the groups.
+// Rotates queries and keys, head by head of the groups.
 void Attention::rotate(const Tensor& qkv, bool back) const {
   for (std::int64_t j = 0; rotary_ && j <= group_heads_; ++j) {
     const Matrix heads = of_groups(qkv, j);

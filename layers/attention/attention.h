@@ -9,11 +9,11 @@
 // With config.group_query_attention (Ainslie et al. 2023, arXiv:2305.13245) a group of heads, r =
 // heads / num_query_groups, shares one head of keys and one of values; else a group is one head.
 // The rows of the QKV weight are stored group by group, (q of its r heads, k, v) of group 0, then
-// of group 1, …: so a shard of whole groups is a contiguous block of rows at every degree.
+// of group 1, …. So a shard of whole groups is a contiguous block of rows at every degree.
 //
 // config.attention_dropout (Srivastava et al. 2014, JMLR 15) drops elements of p as in dropout.h.
-// The index is the element's among all sequences of the training, heads, queries and keys. p is
-// kept without dropout; backward drops it again.
+// The index counts all sequences of the training, heads, queries and keys. p is kept without
+// dropout, and backward applies dropout again.
 //
 // With rotary positions (Su et al. 2021, arXiv:2104.09864) q and k are rotated in place by the
 // position of their row in its sequence, and their gradients are rotated back.
@@ -21,11 +21,11 @@
 // Gradients of k and v are sums over the heads of a group: in the accumulator if blockwise, else
 // one head after the other in the dtype.
 //
-// Communication: that of the two layers. `kept` is the category of memory that a later call needs.
-// With context.recompute_core_attention p is not kept: backward recomputes it from q and k, with
-// the same bits. With context.flash_attention there is no p and no other [sequence, sequence]
-// (machine/device/flash_attention.h); the logarithm of the sum of exp of each row is kept,
-// [sequences * heads/tp * sequence] accumulators.
+// Communication is that of the two layers. `kept` is the category of memory that a later call
+// needs. With context.recompute_core_attention p is not kept: backward recomputes it from q and k,
+// with the same bits. With context.flash_attention there is no p and no other matrix [sequence,
+// sequence] (machine/device/flash_attention.h). The logarithm of the sum of exp of each row is
+// kept: [sequences * heads/tp * sequence] accumulators.
 
 #include <cstdint>
 #include <string>
@@ -59,11 +59,11 @@ class Attention {
   Parameters parameters();
 
  private:
-  // `count` heads of [tokens, columns], which begin at column `first` with a distance of `apart`
-  // columns, as a batch [sequences, count] of matrices [sequence, head].
+  // Returns `count` heads of [tokens, columns], which begin at column `first` with a distance of
+  // `apart` columns, as a batch [sequences, count] of matrices [sequence, head].
   Matrix heads_of(const Tensor& tensor, std::int64_t first, std::int64_t count,
                   std::int64_t apart) const;
-  // Head j of every group, or the k (j = r) or v (j = r + 1) of every group.
+  // Returns head j of every group, or the k (j = r) or v (j = r + 1) of every group.
   Matrix of_groups(const Tensor& qkv, std::int64_t j) const;
   Matrix of_context(const Tensor& context, std::int64_t j) const;
   Matrix of_scores(const Tensor& scores, std::int64_t j) const;
@@ -78,9 +78,9 @@ class Attention {
   Tensor block_of_rows(const Tensor& log_sum_exp, std::int64_t block) const;
   Tensor make_scores(std::int64_t tokens, Category category) const;
   Tensor make_probabilities(const Tensor& qkv, Category category) const;
-  // Drops probabilities, or their gradients; out may be in.
+  // Applies dropout to probabilities or to their gradients. `out` may be `in`.
   void drop(const Draw& draw, const Tensor& in, const Tensor& out) const;
-  Tensor dropped(const Saved& saved) const;         // p itself if none is dropped
+  Tensor dropped(const Saved& saved) const;         // p itself without dropout
   void rotate(const Tensor& qkv, bool back) const;  // in place; back: the gradient
   // Compute context from qkv, and d_qkv from d_context.
   void attend(Saved& saved, Category kept) const;

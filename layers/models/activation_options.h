@@ -1,8 +1,8 @@
 #pragma once
-// How a stage stores what backward needs: tokens split over tp between the tensor-parallel regions,
-// and activations recomputed instead of kept (Korthikanti et al. 2022, arXiv:2205.05198). Names and
-// valid combinations are Megatron-LM's. The arithmetic does not depend on the options, and
-// recomputation gives the same bits.
+// The storage of a stage's activations for backward: tokens split over tp between the
+// tensor-parallel regions, and activations recomputed instead of kept (Korthikanti et al. 2022,
+// arXiv:2205.05198). Names and valid combinations are Megatron-LM's. The arithmetic does not depend
+// on the options, and recomputation gives the same bits.
 
 #include <cstddef>
 #include <string_view>
@@ -15,22 +15,22 @@ namespace layers {
 enum class RecomputeGranularity : unsigned char {
   none,
   selective,  // the scores and probabilities of core attention, in every layer
-  full,       // whole layers, from what enters them
+  full,       // whole layers, from their input
 };
 enum class RecomputeMethod : unsigned char {
   uniform,  // groups of num_layers: the input of a group is kept, and the group is recomputed
-  block,    // the first num_layers of the stage, one by one; the other layers keep everything
+  block,    // the first num_layers of the stage, one by one; the other layers keep all tensors
 };
 std::string_view name(RecomputeGranularity granularity);
 std::string_view name(RecomputeMethod method);
-// By name; throw std::invalid_argument that names the nearest.
+// Return the value of a name. Throw std::invalid_argument that names the nearest.
 RecomputeGranularity recompute_granularity(std::string_view text);
 RecomputeMethod recompute_method(std::string_view text);
 
 struct ActivationOptions {
   bool sequence_parallel = false;
   RecomputeGranularity recompute_granularity = RecomputeGranularity::none;
-  RecomputeMethod recompute_method = RecomputeMethod::uniform;  // for full, as the next two
+  RecomputeMethod recompute_method = RecomputeMethod::uniform;  // for full, like the next two
   int recompute_num_layers = 1;
   bool distribute_saved_activations = false;  // the kept input of a group is split over tp
   bool use_flash_attn = false;                // blockwise attention without stored probabilities
@@ -38,10 +38,11 @@ struct ActivationOptions {
 
   // Throws std::invalid_argument that names the key, its value and a valid value. sequence_parallel
   // and distribute_saved_activations require tp 2 or more and exclude each other; options of full
-  // recomputation require it; recompute_num_layers is at most the layers of a stage; selective
-  // recomputation does not support use_flash_attn.
+  // recomputation require granularity full; recompute_num_layers is at most the layers of a stage;
+  // selective recomputation does not support use_flash_attn.
   void validate(const GptConfig& config, int tp, int layers_of_stage) const;
-  // Throws the same if sequence_parallel is set and tp does not divide the tokens of a micro-batch.
+  // Throws std::invalid_argument if sequence_parallel is set and tp does not divide the tokens of a
+  // micro-batch.
   void validate_rows(const GptConfig& config, int tp, int micro_batch_size) const;
 
   bool operator==(const ActivationOptions&) const = default;

@@ -1,17 +1,17 @@
 #pragma once
-// The input of a group of layers that is recomputed, kept from forward until backward: as it is, or
-// partitioned over tp, each rank keeping its part until all gather it again (P_a of ZeRO-R:
-// Rajbhandari et al. 2020, arXiv:1910.02054, section 6.1; DeepSpeed's partition_activations,
-// Megatron-LM's --distribute-saved-activations). Either can be in host memory (P_a+cpu; DeepSpeed's
-// cpu_checkpointing).
+// The input of a group of layers that is recomputed, kept from forward until backward, whole or
+// partitioned over tp. If it is partitioned, each rank keeps its part, and all ranks gather it
+// before backward (P_a of ZeRO-R: Rajbhandari et al. 2020, arXiv:1910.02054, section 6.1;
+// DeepSpeed's partition_activations, Megatron-LM's --distribute-saved-activations). Either can be
+// in host memory (P_a+cpu; DeepSpeed's cpu_checkpointing).
 //
 //   Checkpoints checkpoints(context, options, host);
 //   Tensor kept = checkpoints.keep(x);                        // then x may be freed
 //   Tensor x = checkpoints.restore(std::move(kept), shape, category);
 //
-// On the device x takes M bytes, its part M/t, a checkpoint in host memory nothing; M or M/t bytes
-// move to the host and back. A checkpoint counts as activations of the device that stores it. The
-// host may be another device of host memory, with the same path between two memories.
+// On the device x takes M bytes, its part M/t, and a checkpoint in host memory takes 0. M or M/t
+// bytes move to the host and back. A checkpoint counts as activations of the device that stores it.
+// The host may be another device of host memory, with the same path between two memories.
 
 #include <cstddef>
 
@@ -22,14 +22,14 @@ namespace layers {
 
 class Checkpoints {
  public:
-  // host: a device that the host can read and that outlives this; not null with cpu_checkpointing,
-  // std::invalid_argument otherwise.
+  // host: a device that the host can read and that outlives this object. Throws
+  // std::invalid_argument if it is null with cpu_checkpointing.
   Checkpoints(const Context& context, const ActivationOptions& options, machine::Device* host);
 
-  // Whether the checkpoint is a copy, not x itself.
+  // Returns whether the checkpoint is a copy, not x itself.
   bool apart() const { return distributed_ || host_; }
 
-  // Returns a copy of x, or of this rank's part, if apart(). Else x.
+  // Returns a copy of x, or of this rank's part, if apart(); otherwise x.
   Tensor keep(const Tensor& x);
   // Returns x, in memory of that category if apart(), and frees the checkpoint. Collective over tp
   // if it was partitioned.

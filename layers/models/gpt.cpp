@@ -53,7 +53,7 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
   Parameter& table = !tied ? *output_weight_ : shared_table ? *shared_table : *table_;
   head_.emplace(context_, table, config);
   for (Parameter* parameter : head_->parameters()) parameter->layer = 1 + config.layers;
-  if (tied) table.layer = 0;  // the embedding's
+  if (tied) table.layer = 0;  // layer of the embedding
 }
 
 Shape GptStage::boundary(int sequences) const {
@@ -147,7 +147,8 @@ Category GptStage::category_of_input(std::size_t block) const {
   return Category::activations;
 }
 
-// A tensor that the caller keeps anyway is not copied.
+// Returns whether the input of the group is stored as a copy. A tensor that the caller keeps is not
+// copied.
 bool GptStage::kept_apart(const LayerGroup& group) const {
   return checkpoints_.apart() && (group.begin > 0 || embedding_);
 }
@@ -167,7 +168,8 @@ void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
   }
 }
 
-// The embedding has yet to add to a gradient that the head shares with it.
+// A gradient that the head shares with the embedding is not ready, because the embedding adds to it
+// later.
 void GptStage::head_weights(Saved& saved) {
   const machine::During weights(machine::Part::backward_weights);
   Parameters parameters = head_->parameters();
@@ -186,7 +188,7 @@ void GptStage::block_weights(Saved& saved, std::size_t block) {
 
 void GptStage::embedding_weights(Saved& saved) {
   const machine::During weights(machine::Part::backward_weights);
-  // In place: nothing else reads it any more.
+  // In place, because no later code reads it.
   embedding_dropout_.apply(saved.batch.draw, saved.d_embedding, saved.d_embedding);
   observer_.before_gradients(embedding_->parameters());
   embedding_->backward_weights(saved.batch.tokens, saved.d_embedding);

@@ -2,7 +2,7 @@
 // A GPT model (gpt_config.h), or one stage of it in a pipeline: its blocks, the embedding on the
 // first stage, the head on the last. With one stage both accumulate into one token table. With
 // more, both end stages hold it and its placement is tied_over_pp, unless they are on one rank and
-// share the table. Untied, the head has a weight of its own.
+// share the table. An untied head has its own weight.
 //
 //   GptStage stage(config, device, tp, Dtype::bfloat16, {.index = 0, .count = 2});
 //   stage.initialize(Initializer::gpt2(seed, config.layers));
@@ -11,9 +11,9 @@
 //   stage.backward(0, d_out, {});              // or backward_input, and later backward_weights
 //
 // Activations between stages are [tokens, hidden], tokens = batch.sequences * config.sequence, and
-// with sequence parallelism [tokens/tp, hidden], this rank's own rows; tokens and targets are of
-// all rows. On the last stage `out` is one double: the *sum* of the losses of the tokens that have
-// a target. Gradients are those of the sum, times loss_scale; the optimizer step divides by the
+// with sequence parallelism [tokens/tp, hidden], this rank's own rows; tokens and targets have all
+// rows. On the last stage `out` is one double: the *sum* of the losses of the tokens that have a
+// target. Gradients are those of the sum, times loss_scale; the optimizer step divides by the
 // number of those tokens, once.
 //
 // The caller names micro-batches by an index; any number may be in flight. Tensors for backward are
@@ -50,7 +50,7 @@ struct BlockRange {
 
 struct StageIndex {
   int index = 0, count = 1;
-  std::optional<BlockRange> given_blocks = {};  // none: the model's, split evenly
+  std::optional<BlockRange> given_blocks = {};  // empty: the model's blocks, split evenly
   bool first() const { return index == 0; }
   bool last() const { return index == count - 1; }
   BlockRange blocks(const GptConfig& config) const;
@@ -71,16 +71,16 @@ struct StageObserver {
   using Call = std::function<void(const Parameters&)>;
   static void ignore(const Parameters&) {}
   Call before_use = ignore, after_use = ignore;  // of the values
-  // Around the weight half of a part, per micro-batch, which reads no values. A table that
-  // embedding and head share is begun by either, and ready with the embedding.
+  // Called around the weight half of a part, in every micro-batch. The weight half reads no values.
+  // A table that embedding and head share is begun by both, and is ready after the embedding.
   Call before_gradients = ignore, gradients_ready = ignore;
 };
 
 class GptStage {
  public:
-  // Throws std::invalid_argument as GptConfig::validate and ActivationOptions::validate. Takes no
-  // memory yet. checkpoint_host: for cpu_checkpointing, as Checkpoints. shared_table: for the
-  // last stage, the tied table of a first stage on the same rank, which keeps the parameter.
+  // Throws the exceptions of GptConfig::validate and ActivationOptions::validate. Allocates no
+  // memory. checkpoint_host: for cpu_checkpointing, see Checkpoints. shared_table: for the last
+  // stage, the tied table of a first stage on the same rank, which keeps the parameter.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
            Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
            machine::Device* checkpoint_host = nullptr, Parameter* shared_table = nullptr);
@@ -89,15 +89,15 @@ class GptStage {
 
   const GptConfig& config() const { return config_; }
   StageIndex stage() const { return stage_; }
-  Parameters parameters();  // each once, in the order of forward; not a shared_table
+  Parameters parameters();  // each once, in forward order; without a shared_table
   Parameter* table() { return table_ ? &*table_ : nullptr; }
   // The parameters of the embedding, of each block and of the head, as the observer gets them. A
   // table that embedding and head share is in both.
   std::vector<Parameters> parts();
-  // The shape of a message between stages. Throws as ActivationOptions::validate_rows.
+  // The shape of a message between stages. Throws like ActivationOptions::validate_rows.
   Shape boundary(int sequences) const;
 
-  // Fill values and zero gradients. Both allocate those that are empty.
+  // Fill values and zero gradients. Both allocate empty tensors.
   void initialize(const Initializer& initializer);
   void zero_gradients();
 
@@ -109,10 +109,10 @@ class GptStage {
   void set_loss_scale(double scale) { loss_scale_ = scale; }
 
   void forward(int micro_batch, const TokenBatch& batch, const Tensor& in, const Tensor& out);
-  // Both halves, part by part, with the least memory. d_out is empty on the last stage, d_in on the
-  // first.
+  // Runs both halves, part by part, with the least memory. d_out is empty on the last stage, d_in
+  // on the first.
   void backward(int micro_batch, const Tensor& d_out, const Tensor& d_in);
-  // The separate halves, for schedules that fill bubbles with the second.
+  // Run the halves separately, for schedules that fill bubbles with the second half.
   void backward_input(int micro_batch, const Tensor& d_out, const Tensor& d_in);
   void backward_weights(int micro_batch);
 

@@ -9,8 +9,8 @@ class Calls {
   Calls(const GptConfig& config, const StageCase& stage)
       : stage_(stage), n_(std::int64_t{stage.sequences} * config.sequence), h_(config.hidden) {}
 
-  // At the entries of so many tensor-parallel regions (a forward, or the backward of an exit), and
-  // at the exits.
+  // Count the collectives at the entries and at the exits of `regions` tensor-parallel regions. The
+  // backward of an exit counts as an entry.
   void enter(int regions) {
     if (stage_.options.sequence_parallel) gathers_ += regions;
   }
@@ -92,7 +92,7 @@ std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageC
   return calls.take();
 }
 
-// Backward, a gradient leaves a region where its value entered.
+// In backward, a gradient leaves a region at the entry of its value.
 std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage) {
   Calls calls(config, stage);
   if (stage.stage.last()) calls.leave(1);

@@ -37,8 +37,8 @@ std::int64_t parameters_count(const GptConfig& config);
 std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& stage);
 
 // Floating-point operations of forward and backward over whole sequences, as Megatron-LM counts
-// them (num_floating_point_operations; core attention by the causal half; no lookup, norm, rotation
-// or softmax):
+// them (num_floating_point_operations; only the causal half of core attention; no lookup, norm,
+// rotation or softmax):
 //   3 * 2 * [tokens (layers (h q + h² + m f h) + h V) + layers h s tokens]
 // (GPT-2: 12 h² a layer) which is 6 * [...] with QKᵀ and PV together 2 * ½ * s * h a token. Grouped
 // queries narrow q, not the scores.
@@ -47,15 +47,16 @@ double model_flops(const GptConfig& config, std::int64_t tokens);
 // Bytes of a message between two stages: [tokens, hidden], this rank's own rows.
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 
-// Collectives over tp for one micro-batch, in elements of the whole buffer; none when tp is 1
+// Collectives over tp for one micro-batch, in elements of the whole buffer; empty if tp is 1
 // (Narayanan et al. 2021, arXiv:2104.04473, section 3.2):
 //
 //                     forward                  backward_input          backward_weights
 //   embedding         all-reduce n h
 //   a layer           2 all-reduces n h        2 all-reduces n h
 //   head              3 all-reduces n          all-reduce n h
-// with sequence parallelism, all of n h but the three (Korthikanti et al. 2022, arXiv:2205.05198,
-// section 4.2.2; they do not count the last column, the inputs gathered again for the weights):
+// With sequence parallelism, all have n h elements except the three all-reduces (Korthikanti et al.
+// 2022, arXiv:2205.05198, section 4.2.2; their count omits the last column, the inputs gathered
+// again for the weights):
 //   embedding         reduce-scatter                                   all-gather
 //   a layer           2 all-gathers,           2 all-gathers,          2 all-gathers
 //                     2 reduce-scatters        2 reduce-scatters

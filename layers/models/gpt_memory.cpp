@@ -10,9 +10,8 @@
 namespace layers {
 namespace {
 
-// The notation of gpt_memory.h, in bytes; own: M/c. gathered: what sequence parallelism holds of
-// all rows besides, M or 0; dropped: what dropout makes of a gradient, M/c or 0. qkv, ffn, inner:
-// Q/t, F/t, G/t.
+// The notation of gpt_memory.h, in bytes; own: M/c. gathered: a copy of all rows with sequence
+// parallelism, M or 0; dropped: a gradient after dropout, M/c or 0. qkv, ffn, inner: Q/t, F/t, G/t.
 struct Sizes {
   std::size_t n, c, A, t, L, M, own, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
       log_sum_exp, logits;
@@ -45,11 +44,11 @@ struct Sizes {
         last_stage(stage.stage.last()),
         selective(stage.options.recompute_granularity == RecomputeGranularity::selective) {}
 
-  // Bytes of all rows of this rank's part of `whole` columns.
+  // Returns the bytes of all rows of this rank's part of `whole` columns.
   std::size_t columns(const GptConfig& config, int whole) const {
     return M / static_cast<std::size_t>(config.hidden) * (static_cast<std::size_t>(whole) / t);
   }
-  // Whether the weights use the gradient that enters a layer unchanged.
+  // Returns whether the weights use the gradient that enters a layer unchanged.
   bool passes_on() const { return gathered == 0 && dropped == 0; }
 };
 
@@ -62,7 +61,7 @@ enum class Held : unsigned char {
 };
 
 // The moments of a part, `steps` for each pass, in the order of the code. At the last moment of a
-// pass everything that its end frees is gone and the next pass has allocated nothing yet.
+// pass, all memory that its end frees is free, and the next pass has not allocated memory.
 constexpr int steps = 16, last = steps - 2;
 constexpr int forward = 0, input_half = steps, weight_half = 2 * steps;
 constexpr int forward_end = forward + last, input_end = input_half + last,
@@ -91,8 +90,8 @@ std::vector<Row> block_rows(const Sizes& z) {
       {now,   "norm1 of all rows", z.gathered, qkv, qkv},
       {saved, "qkv", z.qkv, qkv, d_core},
       {now,   "scores", z.P, core, core},
-      {now,   "probabilities, where made again", again, core, context},
-      {saved, "probabilities, elsewhere", z.P - again, core, d_core},
+      {now,   "probabilities, if recomputed", again, core, context},
+      {saved, "probabilities, otherwise", z.P - again, core, d_core},
       {now,   "probabilities dropped", z.P_dropped, context, context},
       {saved, "log of the sum of exp", z.log_sum_exp, core, d_core},
       {saved, "context", z.M / z.t, context, w_attention},
@@ -152,7 +151,7 @@ std::vector<Row> embedding_rows(const Sizes& z) {
 }
 // clang-format on
 
-// One micro-batch through a stage: embedding, blocks, head, forward and back.
+// The passage of one micro-batch through a stage: embedding, blocks and head, forward and backward.
 class Passage {
  public:
   Passage(const Sizes& z, const ActivationOptions& options, bool apart);
@@ -160,7 +159,7 @@ class Passage {
   std::size_t held_before(Category category, int pass) const;
   std::size_t peak(Category category, int begin, int stop) const;
 
-  int backward = 0, weights = 0, end = 0;  // where the calls begin; weights: with the halves apart
+  int backward = 0, weights = 0, end = 0;  // begins of the calls; weights: for separate halves
   std::size_t host_saved = 0;
 
  private:
@@ -198,7 +197,7 @@ Passage::Passage(const Sizes& z, const ActivationOptions& options, bool apart)
   hold_borders(z, options);
 }
 
-// As GptStage runs them.
+// Orders the passes as GptStage runs them.
 void Passage::run(const Sizes& z, bool apart) {
   Part &embedding = parts_.front(), &head = parts_.back();
   for (Part& part : parts_) part.pass[0] = next_pass();
@@ -264,7 +263,7 @@ void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
   for (std::size_t to = 1; to < parts_.size(); ++to) {
     if ((to == 1 && !z.first_stage) || (to == parts_.size() - 1 && !z.last_stage)) continue;
     const Part &before = parts_[to - 1], &part = parts_[to];
-    // d_x: for the weights before it, unless they take it gathered or dropped.
+    // The weights of the part before use d_x, unless they use a gathered or dropped copy.
     const int user = to == 1 ? done : z.passes_on() ? weight_half : input_end;
     hold(later_, z.own, part.at(input_half), before.at(user));
 

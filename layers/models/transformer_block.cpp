@@ -30,7 +30,7 @@ void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, C
   context_.kernels().add(y, saved.residual, y);
 }
 
-// d_y itself goes past the layer too, so it is not dropped in place.
+// d_y is also the gradient of the residual path, so dropout is not in place.
 Tensor TransformerBlock::dropped(const Dropout& dropout, const Tensor& d_y, const Draw& draw,
                                  Category kept) const {
   if (!dropout.drops()) return d_y;

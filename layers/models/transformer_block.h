@@ -5,10 +5,10 @@
 //   r = x + dropout(attention(norm1(x)));   y = r + dropout(mlp(norm2(r)));   x, r, y [tokens,
 //   hidden]
 //
-// Communication: two all-reduces of [tokens, hidden] forward, two backward_input, none
+// Communication: two all-reduces of [tokens, hidden] in forward, two in backward_input, zero in
 // backward_weights. With sequence parallelism (arXiv:2205.05198) x, r and y hold this rank's own
-// rows; two all-gathers and two reduce-scatters forward and backward_input, two all-gathers
-// backward_weights. gpt_cost.h counts them, gpt_memory.h the memory.
+// rows. Then forward and backward_input each have two all-gathers and two reduce-scatters, and
+// backward_weights has two all-gathers. gpt_cost.h counts them, gpt_memory.h the memory.
 
 #include <string>
 
@@ -23,8 +23,8 @@ namespace layers {
 
 class TransformerBlock {
  public:
-  // Kept from forward to backward_weights; backward_input frees what only it needs, and adds the
-  // d_.
+  // Kept from forward to backward_weights; backward_input frees the tensors that only it needs, and
+  // adds d_norm1 and d_norm2.
   struct Saved {
     Tensor x, residual;  // x is the caller's
     Norm::Statistics statistics1, statistics2;
@@ -36,9 +36,9 @@ class TransformerBlock {
 
   TransformerBlock(const Context& context, const std::string& name, const GptConfig& config);
 
-  // Keeps views of x and d_y: they must stay unchanged until backward_weights. `kept` is the
+  // Keeps views of x and d_y, which must stay unchanged until backward_weights. `kept` is the
   // category of memory for a later call: activations, or buffers if that call follows at once or if
-  // the caller frees `saved` and runs forward again. The same draw gives the same bits again.
+  // the caller frees `saved` and runs forward again. The same draw gives the same bits.
   void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
                const Draw& draw = {});
   void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept);
