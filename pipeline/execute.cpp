@@ -27,12 +27,12 @@ Action holder_of(const Message& message) {
           message.micro_batch, message.chunk};
 }
 
-// Boundaries that one stage needs at once.
+// Numbers of boundaries that one stage needs at the same time.
 struct Slots {
   std::size_t inputs = 0, d_outputs = 0;
   std::map<std::pair<Content, int>, std::size_t> sends;  // in one step, by content and receiver
   std::size_t receives = 0;
-  // With at most so many sends of a channel.
+  // Returns the number of sends, counting at most `most` for each channel.
   std::size_t sent(std::size_t most = std::numeric_limits<std::size_t>::max()) const {
     std::size_t sum = 0;
     for (const auto& [channel, count] : sends) sum += std::min(most, count);
@@ -129,8 +129,8 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
     throw std::invalid_argument("this pipeline schedule cannot run: " + proof.fault);
   if (&links.activations == &links.gradients && needs_two_links(schedules))
     throw std::invalid_argument(
-        "this pipeline schedule sends activations and gradients to one and the same stage: it "
-        "needs a link for each");
+        "this pipeline schedule sends activations and gradients to the same stage; it needs a link "
+        "for each");
   plan_ = schedules.of(stage_);
 
   const auto fill = [&](std::vector<Tensor>& tensors, std::size_t count, machine::Device& where,
@@ -196,7 +196,7 @@ void Executor::compute(const Stage& stage, const Action& action, const Tensor& o
       stage.backward_weights(action, input, d_output);
       break;
   }
-  device_.stream().synchronize();  // what is sent must be there, and the times must be of the work
+  device_.stream().synchronize();  // completes the data to send, and the timed work
 }
 
 Timeline Executor::run(const Stage& stage) {

@@ -1,26 +1,28 @@
 #pragma once
-// Runs any proved schedule: one stage a rank, the stage's work as callables, messages over a link.
+// Runs any proved schedule: one stage per rank, the stage's work as callables, messages over a
+// link.
 //
 //   Executor executor(all_stages(find_schedule("1f1b"), stages, micro_batches), micro_batches,
 //                     {{tokens, hidden}, Dtype::float32}, link, world.device(),
 //                     world.host_device());                // link: of the pp group
 //   Timeline timeline = executor.run(stage);              // one step; may be called again
 //
-// A receive waits and copies into the executor's buffer; a send starts and travels while the stage
-// goes on computing, and is waited for only when its slot in the outbox is used again (messages.h).
-// Where the next part of the model lies on the same stage, one action writes where the other reads.
-// On a device that the host can't read (CUDA) messages pass through buffers of a host device.
+// A receive waits and copies into the executor's buffer. A send runs while the stage computes. The
+// executor waits for it only before its slot in the outbox is reused (messages.h). If the next part
+// of the model is on the same stage, one action reads the tensor that the other action writes. On a
+// device that the host cannot read (CUDA), messages pass through buffers of a host device.
 //
 // Memory on the stage's device, from the schedule alone (expected_memory):
-//   activations  inputs received and not yet released: as many as are alive at once, min(p-i, m) on
-//                stage i of 1F1B (none where the model begins; where it turns one more, made before
-//                its forward begins). An input stays valid and unchanged from its forward to the
-//                end of its backward (backward_weights where the halves are parted), so a stage
-//                keeps the tensor it was given and never copies it.
-//   buffers      outgoing activations and outgoing gradients, at most outbox_slots for each stage
-//                that they go to; incoming gradients: one, or as many as wait at once from I to W
-//                where the halves are parted.
-// With staging, the host device holds as many outgoing buffers and one incoming, all as buffers.
+//   activations  inputs received and not released: the maximum number of live ones, min(p-i, m) on
+//                stage i of 1F1B. The first part of the model has no inputs. At a turn there is one
+//                more, which is written before its forward begins. An input stays valid and
+//                unchanged from its forward to the end of its backward (backward_weights if the
+//                halves are separate). So a stage keeps the given tensor and does not copy it.
+//   buffers      outgoing activations and outgoing gradients, at most outbox_slots of each for each
+//                receiving stage; incoming gradients: one, or, if the halves are separate, the
+//                maximum number that wait from I to W.
+// With staging, the host device holds the same number of outgoing buffers and one incoming buffer,
+// all as buffers.
 
 #include <cstdint>
 #include <functional>
@@ -38,17 +40,17 @@
 
 namespace pipeline {
 
-// The tensor that passes between neighbours: the same between all stages, both ways.
+// The tensor that neighbours exchange. It is equal between all stages and in both directions.
 struct Boundary {
   machine::Shape shape;  // [tokens of a micro-batch, hidden]
   machine::Dtype dtype = machine::Dtype::float32;
   std::size_t bytes() const { return shape.size() * machine::size_of(dtype); }
 };
 
-// The work of one stage. Only the kinds of actions that the schedule uses are needed. Tensors are
-// boundaries; the ones at the ends of the model are empty: input and d_input where the model
-// begins, output and d_output where it ends (the stage makes the loss and its gradient itself).
-// Work may be queued on device.stream(); the executor synchronizes it before it sends.
+// The work of one stage. Only callables for the schedule's kinds of actions are required. Tensors
+// are boundaries. In the first part of the model input and d_input are empty. In the last part
+// output and d_output are empty, and the stage computes the loss and its gradient. Work may be
+// queued on device.stream(); the executor synchronizes it before it sends.
 struct Stage {
   using Tensor = machine::Tensor;
   std::function<void(const Action&, const Tensor& input, const Tensor& output)> forward;
@@ -62,8 +64,7 @@ struct Stage {
 };
 
 // The links of the messages. A schedule that sends activations and gradients to the same stage
-// needs a link for each, because messages on a link are in one order, and the two have no common
-// order.
+// needs a link for each. Messages on a link are in one order, and the two have no common order.
 struct Links {
   Links(machine::Link& both) : Links(both, both) {}
   Links(machine::Link& of_activations, machine::Link& of_gradients)
@@ -75,43 +76,44 @@ struct Links {
   }
 };
 
-// Whether some stage sends activations and gradients to one and the same stage.
+// Returns whether any stage sends activations and gradients to the same stage.
 bool needs_two_links(const StageSchedules& schedules);
 
 struct Timeline {
-  double origin_s = 0;   // steady clock at the start of run: the same clock for all ranks of a host
-  StageTimeline events;  // seconds since origin
-  int peak_in_flight = 0;  // micro-batches (of a chunk) really alive at once
+  double origin_s = 0;     // steady clock at the start of run; one clock for all ranks of a host
+  StageTimeline events;    // seconds since origin
+  int peak_in_flight = 0;  // measured maximum of live micro-batches (of a chunk)
 };
 
 class Executor {
  public:
-  // The rank's stage is its place in the links' group. device holds the boundaries; host must be
-  // readable by the host and able to feed the links (World::device()), and is used only when device
-  // is not. Throws std::invalid_argument with the drawing when the schedule can't be proved, or
-  // when one link is given and two are needed.
+  // The rank's stage is its index in the links' group. device holds the boundaries. host must be
+  // readable by the host, and links must be able to send its memory. It is used only if the host
+  // cannot read device. Throws std::invalid_argument with the drawing if the schedule cannot be
+  // proved, and also if one link is given but two are required.
   Executor(const StageSchedules& schedules, int micro_batches, Boundary boundary, Links links,
            machine::Device& device, machine::Device& host);
 
   const StageSchedule& plan() const { return plan_; }
-  // One step: every action of this stage, in order. Collective over the links' group; returns when
-  // the neighbours have taken everything. Messages count on the links under (send_receive, boundary
-  // dtype). Throws std::invalid_argument when the stage lacks a callable that the schedule needs.
+  // Runs one step: every action of this stage, in order. Collective over the links' group. Returns
+  // when the neighbours have received all messages. Messages count on the links under
+  // (send_receive, boundary dtype). Throws std::invalid_argument if the stage lacks a callable that
+  // the schedule needs.
   Timeline run(const Stage& stage);
 
  private:
-  // The buffers of one content: given out by micro-batch, reused when given back.
+  // The buffers of one content, assigned to micro-batches and reused after release.
   struct Pool {
     std::vector<machine::Tensor> slots;
-    std::vector<std::optional<Action>> holders;  // of each slot; none: it is free
+    std::vector<std::optional<Action>> holders;  // by slot; empty: free
     const machine::Tensor& take(const Action& action);
-    machine::Tensor of(const Action& action) const;  // empty when it holds none
+    machine::Tensor of(const Action& action) const;  // empty if no slot holds it
     void release(const Action& action);
   };
   struct Outbox {
     std::vector<machine::Tensor> slots;   // on the stage's device
     std::vector<machine::Tensor> staged;  // on the host, with staging
-    std::vector<std::uint64_t> numbers;   // of the message that left from each slot
+    std::vector<std::uint64_t> numbers;   // by slot: number of its last message
     std::size_t next = 0;
   };
 
@@ -141,7 +143,8 @@ struct ExpectedMemory {
 ExpectedMemory expected_memory(const StageSchedules& schedules, int stage,
                                const Boundary& boundary);
 
-// Bytes and messages that a stage sends in one step: one boundary for each action that sends.
+// Returns the bytes and messages that a stage sends and receives in one step: one boundary per
+// message.
 machine::Traffic expected_traffic(const StageSchedules& schedules, int stage,
                                   const Boundary& boundary);
 

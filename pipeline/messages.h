@@ -2,11 +2,11 @@
 // The messages that each action receives and sends. The prover, the simulation and the executor all
 // use these functions.
 //
-// An activation goes to the place of the next part of the model, its gradient back to the part
-// before. An action receives when it starts and sends when it ends. Messages of one content from
-// one stage to another are a channel: FIFO, and a receive blocks. A send only starts: it waits for
-// nothing but its slot in the outbox. Where both parts lie on one stage (the turn of a V) nothing
-// is sent: what one action has written the other reads.
+// An activation is sent to the place of the next part of the model, and its gradient back to the
+// previous part. An action receives when it starts and sends when it ends. Messages of one content
+// from one stage to another are a channel: FIFO, and a receive blocks. A send waits only for its
+// slot in the outbox. If both parts are on one stage (the turn of a V), there is no message: one
+// action reads the tensor that the other action writes.
 
 #include <optional>
 
@@ -17,15 +17,16 @@ namespace pipeline {
 enum class Content : unsigned char { activation, gradient };
 
 struct Message {
-  int peer;  // the stage it comes from, or goes to; the stage itself where nothing is sent
+  int peer;  // the sending or receiving stage; this stage itself if there is no message
   Content content;
   int micro_batch;
   int chunk;  // of the receiver
   int part;   // of the receiver
 };
 
-// A stage has this many buffers for each channel that it sends on: before it computes the third
-// message, the first must have been taken. Two let a message travel while the next is made.
+// The number of buffers of a stage for each channel that it sends on. With two, a message is in
+// transit while the next is computed. Before the third is computed, the first must have been
+// received.
 inline constexpr int outbox_slots = 2;
 
 constexpr bool is_backward_of_input(Kind kind) {

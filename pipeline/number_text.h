@@ -16,7 +16,8 @@ constexpr void append_number(std::string& out, int number) {
   out += digits;
 }
 
-// Takes the digits that word begins with. Throws std::invalid_argument when there are none.
+// Removes the leading digits of `word` and returns their value. Throws std::invalid_argument if
+// there are no digits or the value is too large.
 constexpr int take_number(std::string_view& word) {
   if (word.empty() || word[0] < '0' || word[0] > '9')
     throw std::invalid_argument("schedule: a number is missing");

@@ -1,14 +1,14 @@
 #pragma once
-// How many layers of a model each part of a pipeline gets, first to last, at least one each. The
-// words are DeepSpeed's partition_method:
+// Return the number of layers of each part of a pipeline, first to last, at least one each. The
+// names are DeepSpeed's partition_method:
 //
-//   partition_uniform(7, 3)                    {3, 2, 2}   as many each, the first ones one more
-//   partition_balanced({5, 1, 1, 1, 1, 4}, 3)  {1, 4, 1}   the costliest part costs least
+//   partition_uniform(7, 3)                    {3, 2, 2}   equal sizes, the first parts one more
+//   partition_balanced({5, 1, 1, 1, 1, 4}, 3)  {1, 4, 1}   minimum cost of the costliest part
 //
-// What a layer costs is the caller's: its parameters, or a time, in whole units. Among the
-// divisions with the same costliest part the one whose costs have the smallest sum of squares is
-// taken, and of several the one whose last parts are smallest. Both throw std::invalid_argument
-// where there are fewer layers than parts.
+// The caller defines the cost of a layer: its parameters, or a time, in whole units. Among the
+// divisions with the same maximum cost, the one with the smallest sum of squared costs is taken. If
+// there are several, the one with the smallest last parts is taken. Both throw
+// std::invalid_argument if there are fewer layers than parts.
 
 #include <algorithm>
 #include <cstdint>
@@ -27,7 +27,7 @@ constexpr void check_partition(int layers, int parts) {
   append_number(text, parts);
   text += " parts for ";
   append_number(text, layers);
-  throw std::invalid_argument(text + " layers: every part needs one");
+  throw std::invalid_argument(text + " layers: every part needs at least one layer");
 }
 
 constexpr std::vector<int> partition_uniform(int layers, int parts) {
@@ -40,11 +40,11 @@ constexpr std::vector<int> partition_uniform(int layers, int parts) {
 constexpr std::vector<int> partition_balanced(const std::vector<std::int64_t>& costs, int parts) {
   check_partition(static_cast<int>(costs.size()), parts);
   const std::size_t layers = costs.size(), last = static_cast<std::size_t>(parts);
-  std::vector<std::int64_t> before(layers + 1);  // of the layers up to here
+  std::vector<std::int64_t> before(layers + 1);  // by index: cost of the earlier layers
   for (std::size_t i = 0; i < layers; ++i) before[i + 1] = before[i] + costs[i];
 
-  // The least into which the best division of the first `end` layers can be put, for each number of
-  // parts; `put` adds a part to what those before it came to.
+  // Returns the minimum value over the divisions of the first `end` layers, for each number of
+  // parts. `put` adds the cost of a part to the value of the parts before it.
   struct Best {
     double value = std::numeric_limits<double>::infinity();
     std::size_t begin = 0;  // of the last part
@@ -57,7 +57,7 @@ constexpr std::vector<int> partition_balanced(const std::vector<std::int64_t>& c
         for (std::size_t begin = part - 1; begin < end; ++begin) {
           const double value =
               put(best[part - 1][begin].value, static_cast<double>(before[end] - before[begin]));
-          // Of equal ones the last: its part is the smallest.
+          // Takes the last of equal values, because its part is the smallest.
           if (value <= best[part][end].value) best[part][end] = {value, begin};
         }
     return best;

@@ -1,7 +1,7 @@
 #pragma once
-// Which part of the model each chunk of each stage is, as data: for every copy of the model, the
-// path of a micro-batch through it, place by place. Forward goes along the path, backward comes
-// back along it.
+// The mapping of the chunks of all stages to the parts of the model, as data. For every copy of the
+// model it has the path of a micro-batch, place by place. Forward follows the path, and backward
+// follows it in reverse.
 //
 //   looped(3, 2)      "0 1 2 0.1 1.1 2.1"      stages 0 1 2, then their second chunks
 //   v_shaped(3)       "0 1 2 2.1 1.1 0.1"      chunk 0 goes down the stages, chunk 1 comes back up
@@ -28,7 +28,7 @@ class Placement {
  public:
   constexpr Placement() = default;
   // Throws std::invalid_argument unless the paths are equally long and every chunk of every stage
-  // lies on just one of them, once.
+  // is on exactly one path, once.
   constexpr explicit Placement(std::vector<Path> paths) : paths_(std::move(paths)) {
     std::size_t places = 0;
     for (const Path& path : paths_) {
@@ -38,11 +38,11 @@ class Placement {
         chunks_ = std::max(chunks_, place.chunk + 1);
       }
       if (path.size() != paths_[0].size())
-        throw std::invalid_argument("placement: the copies of the model have unlike lengths");
+        throw std::invalid_argument("placement: the copies of the model have different lengths");
     }
     spots_.resize(stages_ * chunks_);
     if (places != spots_.size())
-      throw std::invalid_argument("placement: not every chunk of every stage is one part");
+      throw std::invalid_argument("placement: every chunk of every stage must be exactly one part");
     for (int copy = 0; copy < copies(); ++copy) {
       for (int part = 0; part < parts(); ++part) {
         const Place& place = at(copy, part);
@@ -67,7 +67,8 @@ class Placement {
   constexpr const Place& at(int copy, int part) const {
     return paths_[copy][static_cast<std::size_t>(part)];
   }
-  // Copies share the micro-batches: the first takes the first of them.
+  // Returns the copy that runs a micro-batch. The micro-batches are split equally, in the order of
+  // the copies.
   constexpr int copy_of(int micro_batch, int micro_batches) const {
     return static_cast<int>(static_cast<long>(micro_batch) * copies() / micro_batches);
   }

@@ -7,12 +7,12 @@
 namespace pipeline {
 namespace {
 
-// How far one micro-batch of one chunk has come.
+// The progress of one micro-batch of one chunk.
 struct Progress {
   bool forward = false, backward_input = false, backward_weights = false;
 };
 
-// The order of the actions of one stage, whatever the other stages do.
+// Checks the order of the actions of one stage, independent of the other stages.
 std::optional<Fault> stage_fault(const StageSchedules& schedules, int stage, int micro_batches) {
   const StageSchedule& schedule = schedules.of(stage);
   const Placement& placement = schedules.placement;
@@ -27,7 +27,7 @@ std::optional<Fault> stage_fault(const StageSchedules& schedules, int stage, int
       return fault(i,
                    fmt::format("{} is not one of {} micro-batches", text(action), micro_batches));
     if (action.chunk < 0 || action.chunk >= chunks)
-      return fault(i, fmt::format("{} is of no chunk of {}", text(action), chunks));
+      return fault(i, fmt::format("{} is not in one of {} chunks", text(action), chunks));
     const int copy = placement.copy_of(action.micro_batch, micro_batches);
     if (copy != placement.copy(stage, action.chunk))
       return fault(i, fmt::format("{} is of copy {} of the model", text(action), copy));
@@ -82,8 +82,8 @@ Proof drawn(const StageSchedules& schedules, int micro_batches, const Fault& fau
           {}};
 }
 
-// The zero-bubble papers' F = I = W; then whole numbers, so that sums of them are exact in double:
-// unlike primes, and F longer than B.
+// The zero-bubble papers' F = I = W, then different primes, then F longer than B. All are whole
+// numbers, so that their sums are exact in double.
 constexpr Costs proof_costs[] = {{1, 1, 1}, {5, 3, 11}, {3, 2, 0}};
 
 }  // namespace
@@ -95,8 +95,8 @@ Proof prove(const StageSchedules& schedules, int micro_batches) {
   return fault ? drawn(schedules, micro_batches, *fault) : Proof{};
 }
 
-// Whether a schedule finishes does not depend on its costs, so one that finishes is simulated again
-// only where a formula has to be met.
+// A schedule that finishes for some costs finishes for all costs. So it is simulated again only to
+// compare it with a formula.
 Proof prove(const Schedule& schedule, const Size& size) {
   const StageSchedules actions = all_stages(schedule, size);
   const auto named = [&](const Proof& proof) {
@@ -113,8 +113,9 @@ Proof prove(const Schedule& schedule, const Size& size) {
     const int peak = peak_activations(actions.of(stage));
     const int claimed = schedule.peak(stage, size);
     if (peak != claimed)
-      return refuse(fmt::format("{} micro-batches are alive at once on stage {}, {} claimed", peak,
-                                stage, claimed));
+      return refuse(
+          fmt::format("{} micro-batches are live at once on stage {}; the paper claims {}", peak,
+                      stage, claimed));
   }
   Proof proof;
   bool finishes = false;
@@ -131,7 +132,7 @@ Proof prove(const Schedule& schedule, const Size& size) {
     if (simulation.fault) return named(drawn(actions, size.micro_batches, *simulation.fault));
     finishes = true;
     if (claimed && simulation.span_s != claimed.seconds)
-      return refuse(fmt::format("a step takes {}, {} claimed, where {}", simulation.span_s,
+      return refuse(fmt::format("a step takes {}; the paper claims {} for {}", simulation.span_s,
                                 claimed.seconds, where));
   }
   return proof;

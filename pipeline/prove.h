@@ -1,21 +1,21 @@
 #pragma once
-// Proof of a schedule by symbolic execution: no ranks, no tensors, no time but that of its costs.
+// Proof of a schedule by symbolic execution, without ranks and tensors. The only times are the
+// costs of the actions.
 //
 //   if (Proof proof = prove(find_schedule("1f1b"), 4, 8); !proof) std::cerr << proof.fault;
 //
-// Proved of the actions:
-//   - on every stage each micro-batch of each chunk (of a copy of the model: each of its share)
-//   runs
-//     forward exactly once and backward exactly once, as B or as I and W; forward comes before
-//     backward, I before W;
-//   - with FIFO channels, sends that start and receives that block, no stage waits forever, also
+// The proof of the actions shows:
+//   - On every stage, each micro-batch of each chunk (of a copy of the model: each of its share)
+//     runs forward exactly once and backward exactly once, as B or as I and W. Forward comes before
+//     backward, and I before W.
+//   - With FIFO channels, sends that start and receives that block, no stage waits forever, also
 //   not
-//     for a slot of the outbox; every receive gets its own message, in the order of sending; every
-//     message is received;
-// and of a listed schedule, against what its paper claims:
-//   - the most micro-batches alive on each stage;
-//   - the time of a step, exactly, for several costs of F, I and W that all stages share. Where the
-//     paper's formula does not hold, nothing is compared and the proof says what it needs.
+//     for a slot of the outbox. Every receive gets its own message, in the order of sending. Every
+//     message is received.
+// The proof of a listed schedule also compares with its paper's claims:
+//   - the maximum number of live micro-batches on each stage;
+//   - the time of a step, exactly, for several costs of F, I and W that all stages share. If the
+//     paper's formula does not hold, the time is not compared and the proof states the requirement.
 
 #include <string>
 #include <vector>
@@ -26,7 +26,7 @@
 namespace pipeline {
 
 struct Proof {
-  std::string fault;  // empty, or what is wrong with the schedule drawn and the bad action marked
+  std::string fault;  // empty, or the error, with the schedule drawn and the bad action marked
   std::vector<std::string> unclaimed;  // "F = 5, I = 3, W = 11: the formula needs F = I = W"
   explicit operator bool() const { return fault.empty(); }
 };

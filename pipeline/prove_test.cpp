@@ -137,7 +137,7 @@ TEST(Prove, RejectsMissingAndRepeatedMicroBatches) {
   expect_refused(bad, ">?<", "backward_weights of micro-batch 2 is missing");
   bad = good();
   bad[2].back() = backward(2, 1);
-  expect_refused(bad, ">B2.1<", "B2.1 is of no chunk of 1");
+  expect_refused(bad, ">B2.1<", "B2.1 is not in one of 1 chunks");
 }
 
 TEST(Prove, RejectsADeadlock) {
@@ -165,11 +165,9 @@ StageSchedule two_chunks(int micro_batches) {
 TEST(Prove, ChunksAndTheOutbox) {
   EXPECT_TRUE(prove({two_chunks(5), two_chunks(5)}, 5));
   const Proof proof = prove({two_chunks(6), two_chunks(6)}, 6);
-  EXPECT_NE(
-      proof.fault.find(
-          "stage 0 at F5 for stage 1 to take what it sent before; stage 1 at F2 for stage 0 to "
-          "take what it sent before"),
-      std::string::npos)
+  EXPECT_NE(proof.fault.find("stage 0 at F5 for stage 1 to receive an earlier message; stage 1 at "
+                             "F2 for stage 0 to receive an earlier message"),
+            std::string::npos)
       << proof.fault;
   EXPECT_TRUE(prove({two_chunks(2)}, 2));  // one stage sends no messages
 }
@@ -177,14 +175,15 @@ TEST(Prove, ChunksAndTheOutbox) {
 TEST(Prove, RejectsUnclaimedPeaksAndTimes) {
   Schedule wrong = find_schedule("gpipe");
   wrong.peak = find_schedule("1f1b").peak;
-  EXPECT_NE(
-      prove(wrong, {4, 8}).fault.find("8 micro-batches are alive at once on stage 0, 4 claimed"),
-      std::string::npos);
+  EXPECT_NE(prove(wrong, {4, 8})
+                .fault.find("8 micro-batches are live at once on stage 0; the paper claims 4"),
+            std::string::npos);
   wrong = find_schedule("1f1b");
   wrong.span = [](const Size& size, const Costs& costs) {
     return Formula{size.micro_batches * (costs.forward + costs.backward())};
   };
-  EXPECT_NE(prove(wrong, {4, 8}).fault.find("a step takes 33, 24 claimed"), std::string::npos)
+  EXPECT_NE(prove(wrong, {4, 8}).fault.find("a step takes 33; the paper claims 24"),
+            std::string::npos)
       << prove(wrong, {4, 8}).fault;
 }
 

@@ -29,7 +29,7 @@ std::string Schedule::why_not(const Size& size) const {
         size.stages, size.micro_batches, size.chunks, needed);
   };
   if (size.stages < 1 || size.micro_batches < 1 || size.chunks < 1)
-    return refuse("positive numbers of all three");
+    return refuse("positive numbers");
   if (!any_chunks && size.chunks != chunks)
     return refuse(chunks == 1 ? "1 chunk" : fmt::format("{} chunks", chunks));
   if (needs != nullptr)
@@ -40,8 +40,9 @@ std::string Schedule::why_not(const Size& size) const {
 StageSchedules::StageSchedules(std::vector<StageSchedule> stages, Placement placement)
     : placement(std::move(placement)), stages_(std::move(stages)) {
   if (this->placement.stages() != static_cast<int>(stages_.size()))
-    throw std::invalid_argument(fmt::format("a schedule of {} stages for a model placed on {}",
-                                            stages_.size(), this->placement.stages()));
+    throw std::invalid_argument(
+        fmt::format("the schedule has {} stages, but the model is placed on {}", stages_.size(),
+                    this->placement.stages()));
 }
 
 StageSchedules::StageSchedules(std::vector<StageSchedule> stages) : stages_(std::move(stages)) {

@@ -1,14 +1,14 @@
 #pragma once
-// A pipeline schedule is data: for each stage the list of its actions, in order, and which part of
-// the model each of its chunks is (placement.h). It knows nothing of tensors, ranks or links. The
+// A pipeline schedule is data: for each stage the list of its actions, in order, and the part of
+// the model of each of its chunks (placement.h). It does not depend on tensors, ranks or links. The
 // same list is proved (prove.h), timed and drawn (simulate.h) and executed (execute.h).
 //
 //   text(find_schedule("1f1b").stage(0, {4, 4}))   // "F0 F1 F2 F3 B0 B1 B2 B3"
 //
 // To add a schedule: write its pure function in schedules/NAME.h with the paper's figure as
-// static_assert, and give it a row in schedule.cpp with the peak and the time that the paper
-// claims. prove_test.cpp then proves it for every count of stages and micro-batches, and the
-// executor runs it as it is.
+// static_assert. Add a row to schedules/table.cpp with the peak and the time that the paper claims.
+// prove_test.cpp then proves it for every count of stages and micro-batches, and the executor runs
+// it unchanged.
 
 #include <compare>
 #include <initializer_list>
@@ -24,12 +24,12 @@ namespace pipeline {
 
 enum class Kind : unsigned char {
   forward,           // F
-  backward_input,    // I: the gradient of the stage's input, which the stage before waits for
+  backward_input,    // I: the gradient of the stage's input, which the previous stage waits for
   backward_weights,  // W: the gradients of its parameters, which only the optimizer waits for
   backward,          // B: both, as one action; the gradient of the input leaves when it ends
 };
 
-// One micro-batch through one chunk of layers of a stage.
+// One pass of a micro-batch through one chunk of layers of a stage.
 struct Action {
   Kind kind = Kind::forward;
   int micro_batch = 0;
@@ -75,7 +75,7 @@ constexpr std::string text(const StageSchedule& schedule) {
   return out;
 }
 
-// Reads what text() writes. Throws std::invalid_argument on anything else.
+// Parses the output of text(). Throws std::invalid_argument for any other text.
 constexpr Action parse_action(std::string_view word) {
   const std::size_t kind =
       word.empty() ? std::string_view::npos : std::string_view("FIWB").find(word[0]);
@@ -87,7 +87,8 @@ constexpr Action parse_action(std::string_view word) {
     word.remove_prefix(1);
     action.chunk = take_number(word);
   }
-  if (!word.empty()) throw std::invalid_argument("schedule: an action reads like F0 or F0.1");
+  if (!word.empty())
+    throw std::invalid_argument("schedule: invalid action; expected the form F0 or F0.1");
   return action;
 }
 
@@ -102,9 +103,9 @@ constexpr StageSchedule parse(std::string_view words) {
   return schedule;
 }
 
-// The most micro-batches that are alive at once: forward makes one alive (its input is kept), the
-// end of its backward, or of its backward_weights where the halves are parted, ends it. Chunks
-// count apart.
+// Returns the maximum number of live micro-batches. A micro-batch is live from its forward (its
+// input is kept) to the end of its backward, or of its backward_weights if the halves are separate.
+// Chunks count separately.
 constexpr int peak_activations(const StageSchedule& schedule) {
   int alive = 0, peak = 0;
   for (const Action& action : schedule) {
@@ -119,8 +120,8 @@ static_assert(parse("F0 F1.2 I0 W0 B1.2") == StageSchedule{forward(0), forward(1
                                                            backward(1, 2)});
 static_assert(text(parse("F0 F10.2 I0 W0 B10.2")) == "F0 F10.2 I0 W0 B10.2");
 
-// Seconds, or any unit, that one action takes on one stage. transfer is what a message to a
-// neighbour takes beside them; it delays the receiver, never the sender.
+// The time of one action on one stage, in seconds or any unit. transfer is the additional time of a
+// message to a neighbour. It delays the receiver, not the sender.
 struct Costs {
   double forward = 1, backward_input = 1, backward_weights = 1, transfer = 0;
   constexpr double backward() const { return backward_input + backward_weights; }
@@ -131,11 +132,11 @@ struct Costs {
   }
 };
 
-// Of all stages, first to last.
+// The schedules of all stages, first to last.
 class StageSchedules {
  public:
   StageSchedules() = default;
-  // Throws std::invalid_argument when the model is placed on another number of stages.
+  // Throws std::invalid_argument if the model is placed on another number of stages.
   StageSchedules(std::vector<StageSchedule> stages, Placement placement);
   // Chunk c of stage i is part c * stages + i of the model.
   StageSchedules(std::vector<StageSchedule> stages);
@@ -159,7 +160,7 @@ struct Size {
   int chunks = 1;  // of a stage: virtual stages
 };
 
-// A time by a paper's formula; where the formula does not hold, what it needs ("m >= p").
+// A time from a paper's formula, or its requirement ("m >= p") if the formula does not hold.
 struct Formula {
   double seconds = 0;
   std::string_view needs = {};
@@ -172,28 +173,29 @@ struct Schedule {
   std::string_view source;  // paper
   Placement (*placement)(const Size&);
   StageSchedule (*stage)(int stage, const Size&);
-  // What the paper claims, proved against the actions: the most micro-batches (of a chunk) alive on
-  // a stage, and the time from a stage's first action to its last, of the stage that takes longest,
-  // when all stages cost the same and transfers cost nothing.
+  // The paper's claims, which the prover compares with the actions. peak: the maximum number of
+  // live micro-batches (of a chunk) on a stage. span: the longest time from a stage's first action
+  // to its last, if all stages have equal costs and transfers cost 0.
   int (*peak)(int stage, const Size&);
   Formula (*span)(const Size&, const Costs&);
-  int chunks = 1;               // of a stage, where nobody asks for another number
-  bool any_chunks = false;      // others may be asked for
-  bool parts_backward = false;  // has I and W
-  std::string_view (*needs)(const Size&) = nullptr;  // what a size lacks, or empty; null: nothing
+  int chunks = 1;                                    // per stage, by default
+  bool any_chunks = false;                           // other numbers are supported
+  bool parts_backward = false;                       // has I and W
+  std::string_view (*needs)(const Size&) = nullptr;  // the unmet requirement, or empty; may be null
 
-  // A stage is one part of the model and its backward one action.
+  // Returns whether a stage is one part of the model and its backward is one action.
   bool whole() const { return chunks == 1 && !parts_backward; }
-  // Why there is no schedule of this size, or empty.
+  // Returns why there is no schedule of this size, or empty.
   std::string why_not(const Size& size) const;
 };
 
 const std::vector<Schedule>& schedules();
 std::vector<std::string> schedule_names();
-// Throws std::invalid_argument naming the nearest right name.
+// Throws std::invalid_argument that names the nearest valid name.
 const Schedule& find_schedule(std::string_view name);
 
-// The actions of every stage. Throws std::invalid_argument saying why there are none of this size.
+// Returns the actions of every stage. Throws std::invalid_argument with the reason if the size is
+// not supported.
 StageSchedules all_stages(const Schedule& schedule, const Size& size);
 StageSchedules all_stages(const Schedule& schedule, int stages, int micro_batches);
 

@@ -19,9 +19,9 @@ std::string describe(const Message& message) {
 
 struct Sent {
   Message message;
-  std::size_t position;  // of the action that sent it
+  std::size_t position;  // of the sending action
   double arrives_s;
-  double taken_s;  // by the receiver; -1 while it lies in its slot
+  double taken_s;  // by the receiver; -1: still in its slot
 };
 
 struct Channel {
@@ -31,9 +31,9 @@ struct Channel {
 
 struct StageState {
   std::size_t position = 0;
-  bool received = false;  // what the action at position needs
+  bool received = false;  // the message of the action at position
   double time_s = 0;
-  double first_start_s = -1;  // of computing
+  double first_start_s = -1;  // of the first action
 };
 
 class Walk {
@@ -72,7 +72,8 @@ class Walk {
     return channels_[(static_cast<int>(content) * stages_ + from) * stages_ + to];
   }
 
-  // One step of a stage, if it can make one: the receive of its next action, or the rest of it.
+  // Runs one step of a stage, if possible: the receive of its next action, or the rest of the
+  // action.
   bool advance(int stage) {
     StageState& me = state(stage);
     if (me.position == schedule(stage).size()) return false;
@@ -141,8 +142,8 @@ class Walk {
       const auto wanted = receives(action, stage, schedules_.placement);
       const auto message = sends(action, stage, schedules_.placement);
       waits += me.received
-                   ? fmt::format("; stage {} at {} for stage {} to take what it sent before", stage,
-                                 text(action), message->peer)
+                   ? fmt::format("; stage {} at {} for stage {} to receive an earlier message",
+                                 stage, text(action), message->peer)
                    : fmt::format("; stage {} at {} for {} from stage {}", stage, text(action),
                                  describe(*wanted), wanted->peer);
       if (!first) first = Fault{stage, me.position, {}};
@@ -200,8 +201,8 @@ std::string draw(const StageSchedules& schedules, const std::optional<Fault>& fa
 Simulation simulate_or_fault(const StageSchedules& schedules, const std::vector<Costs>& costs,
                              bool timelines) {
   if (costs.size() != schedules.size())
-    throw std::invalid_argument(fmt::format("costs of {} stages given for a schedule of {}",
-                                            costs.size(), schedules.size()));
+    throw std::invalid_argument(fmt::format(
+        "costs are given for {} stages, but the schedule has {}", costs.size(), schedules.size()));
   return Walk(schedules, costs, timelines).run();
 }
 

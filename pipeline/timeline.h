@@ -11,8 +11,8 @@ namespace pipeline {
 
 enum class Doing : unsigned char {
   compute,
-  receive,  // waiting for what the action needs, and copying it in
-  outbox,   // waiting for a slot for what the action will send
+  receive,  // waiting for the action's message, and copying it
+  outbox,   // waiting for a slot for the message that the action will send
 };
 
 struct Event {
@@ -24,13 +24,13 @@ struct Event {
 
 using StageTimeline = std::vector<Event>;  // in order, not overlapping
 
-// The actions really computed, in the text form of a schedule.
+// Returns the computed actions, in the text form of a schedule.
 std::string executed(const StageTimeline& timeline);
 double busy_s(const StageTimeline& timeline);  // computing
-double span_s(const StageTimeline& timeline);  // from the first computing to the end of the last
+double span_s(const StageTimeline& timeline);  // from the first compute start to the last end
 
-// Idle time of one stage in a step. Two normalisations circulate, so both are named: of_total is
-// idle time over the time of the step, of_ideal idle time over the time computing.
+// Idle time of one stage in a step. Two normalizations are in use, so both are given: of_total is
+// idle time divided by the time of the step, and of_ideal is idle time divided by the compute time.
 struct Bubble {
   double idle_s = 0, of_total = 0, of_ideal = 0;
 };

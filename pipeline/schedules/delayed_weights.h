@@ -1,8 +1,8 @@
 #pragma once
-// What the handcrafted zero-bubble schedules have in common (Qi et al. 2024, arXiv:2401.10241):
-// after a warm-up of forwards, one forward and one backward_input in turn, and backward_weights so
-// many micro-batches late. The gradient that the stage before waits for leaves first, and the late
-// halves fill what would be idle when the forwards have come to an end.
+// The common order of the handcrafted zero-bubble schedules (Qi et al. 2024, arXiv:2401.10241).
+// After a warm-up of forwards, a stage runs one forward and one backward_input in turn, and
+// backward_weights `delay` micro-batches later. The gradient for the previous stage is sent first.
+// The late halves fill the idle time after the last forward.
 
 #include <algorithm>
 

@@ -1,30 +1,32 @@
 #pragma once
-// DualPipe: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1. Two copies of the model, so a stage
-// holds two parts: chunk 0 is part i of the first copy, chunk 1 part p-1-i of the second. Half of
-// the micro-batches enter at the first stage, the other half at the last, and meet. Requires even
-// p, even m and m >= 2p. The gradients of the two copies must be added before the optimizer.
+// DualPipe: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1. There are two copies of the model,
+// so a stage holds two parts: chunk 0 is part i of the first copy, chunk 1 part p-1-i of the
+// second. Half of the micro-batches enter at the first stage, the other half at the last, and meet.
+// Requires even p, even m and m >= 2p. The gradients of the two copies must be added before the
+// optimizer.
 //
-// The paper's bubble is (p/2-1)(F&B + B - 3W), where B is a whole backward and F&B a forward and a
-// backward overlapped, as one block. Here a stage does one after the other and the forward's output
-// leaves before the backward begins: with F = I = W that leaves (p/2-1)(F+I-W), which is I less
-// than the paper's with F&B = F+B. Every stage keeps p+1 micro-batches alive.
+// The paper's bubble is (p/2-1)(F&B + B - 3W), where B is a whole backward, and F&B is a forward
+// overlapped with a backward, as one block. Here a stage runs one after the other, and sends the
+// forward's output before the backward begins. With F = I = W the bubble is (p/2-1)(F+I-W). The
+// second factor is I less than the paper's with F&B = F+B. Every stage keeps p+1 micro-batches
+// alive.
 
 #include "pipeline/schedules/delayed_weights.h"
 
 namespace pipeline {
 
 constexpr StageSchedule dual_pipe(int stage, const Size& size) {
-  // The two halves of the stages mirror each other: `near` is the copy that begins at this half's
-  // end of the pipeline, `from_end` the stages between here and there.
+  // The two halves of the stages mirror each other. `near` is the copy that begins at this half's
+  // end of the pipeline. `from_end` is the number of stages between this stage and that end.
   const int half = size.stages / 2;
   const int near = stage < half ? 0 : 1, far = 1 - near;
   const int from_end = near == 0 ? stage : size.stages - 1 - stage;
   const int to_middle = half - 1 - from_end;
   const int of_a_copy = size.micro_batches / 2;
 
-  StageSchedule actions, late;  // late: W to come, first to last
+  StageSchedule actions, late;  // late: pending W, first to last
   int forwards[2] = {}, backwards[2] = {};
-  std::size_t done = 0;  // of late
+  std::size_t done = 0;  // number of `late` that ran
   const auto add_forward = [&](int copy) {
     actions.push_back(forward(copy * of_a_copy + forwards[copy]++, copy));
   };
@@ -48,7 +50,7 @@ constexpr StageSchedule dual_pipe(int stage, const Size& size) {
     add_weights();
     add_forward(far);
   }
-  // A forward of one copy beside a backward of the other.
+  // Alternates a forward of one copy and a backward of the other.
   for (int i = 0; i < of_a_copy - size.stages + from_end + 1; ++i) {
     add_forward(near);
     add_backward(far);
@@ -60,7 +62,7 @@ constexpr StageSchedule dual_pipe(int stage, const Size& size) {
     add_forward(far);
     add_backward(near);
   }
-  // The drain: from its middle on, W is put off.
+  // The drain. After its middle W is delayed.
   for (int i = 0; i < 2 * (from_end + 1); ++i) {
     const int copy = i % 2 == 0 ? far : near;
     if (i < from_end + 1)

@@ -1,12 +1,12 @@
 #pragma once
 // Interleaved 1F1B: Narayanan et al. 2021, arXiv:2104.04473, section 2.2, in Megatron-LM's order. A
-// stage holds v chunks of the model, chunk c of stage i being part c * p + i, and takes p
-// micro-batches at a time through one chunk before it goes on to the next.
+// stage holds v chunks of the model. Chunk c of stage i is part c * p + i. A stage runs p
+// micro-batches through one chunk before it continues with the next chunk.
 //
-// An action is v times as short as a whole stage's, and so is the bubble: (p-1)(F+B) of a chunk's F
-// and B, which is (p-1)/(v m) of the ideal time. It needs m % p == 0. Stage i runs 2(p-i-1) +
-// (v-1)p forwards ahead of its first backward, so the first stage keeps vp + p-1 of a chunk's
-// activations alive, (1 + (p-1)/(pv)) times what it would of 1F1B.
+// An action takes 1/v of the time of a whole stage's action. So the bubble is also 1/v as long:
+// (p-1)(F+B) of a chunk's F and B, which is (p-1)/(v m) of the ideal time. The schedule requires m
+// % p == 0. Stage i runs 2(p-i-1) + (v-1)p forwards ahead of its first backward, so the first stage
+// keeps vp + p-1 of a chunk's activations alive, (1 + (p-1)/(pv)) times those of 1F1B.
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@
 
 namespace pipeline {
 
-// The k-th of a stage's forwards or backwards.
+// Returns number k of a stage's forwards or backwards.
 constexpr Action interleaved_action(Kind kind, int k, const Size& size) {
   const int round = size.stages * size.chunks;  // p micro-batches through every chunk
   const int chunk = k % round / size.stages;

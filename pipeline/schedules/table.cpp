@@ -1,4 +1,4 @@
-// The table of all schedules. To add one: its header, its row.
+// The table of all schedules. To add a schedule, add its header and its row.
 
 #include "pipeline/schedule.h"
 #include "pipeline/schedules/dual_pipe.h"

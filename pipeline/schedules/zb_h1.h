@@ -1,7 +1,7 @@
 #pragma once
-// ZB-H1: Qi et al. 2024, arXiv:2401.10241, its backward parted into I and W. It warms
-// up as 1F1B does and keeps no more alive: W comes as many micro-batches late as 1F1B leaves room
-// for on this stage, which is i on stage i.
+// ZB-H1: Qi et al. 2024, arXiv:2401.10241, with backward split into I and W. It warms up like 1F1B
+// and does not keep more micro-batches alive. On stage i, W is i micro-batches late, the number for
+// which 1F1B leaves room on this stage.
 //
 // With F = I = W and m >= p the bubble is (p-1)(F+I-W), a third of that of 1F1B. Every stage keeps
 // min(p, m) micro-batches alive.

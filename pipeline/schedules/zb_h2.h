@@ -1,11 +1,11 @@
 #pragma once
-// ZB-H2: Qi et al. 2024, arXiv:2401.10241. Forwards fill the time until the first
-// backward, and W comes 2 i micro-batches late on stage i, so that each stage works without a pause
-// and the stages end as they began, one after the other. It is idle nowhere if the next step begins
-// on each stage as soon as it is done there, without a barrier over all of them.
+// ZB-H2: Qi et al. 2024, arXiv:2401.10241. Forwards fill the time until the first backward, and W
+// is 2 i micro-batches late on stage i. So each stage computes without a pause, and the stages end
+// as they began, one after the other. No stage is idle if each stage begins the next step as soon
+// as it ends this one, without a barrier over all stages.
 //
-// With F = I = W and m >= 2p-1 the bubble is (p-1)(F+I-2W), which is none. Every stage keeps
-// min(2p-1, m) micro-batches alive, twice what 1F1B does on its first.
+// With F = I = W and m >= 2p-1 the bubble is (p-1)(F+I-2W), which is 0. Every stage keeps min(2p-1,
+// m) micro-batches alive; 1F1B keeps min(p, m) on its first stage.
 
 #include "pipeline/schedules/delayed_weights.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 // ZB-V: Qi et al. 2024, arXiv:2405.15362 (and arXiv:2401.10241, section 6). A stage holds two
-// chunks, and the model lies in a V over the stages: chunk 0 down them, chunk 1 back up. The first
-// stage has the loss, so its first backward begins as soon as the first forward is back, and zero
-// bubble costs no more memory than 1F1B.
+// chunks, and the model forms a V over the stages: chunk 0 goes down the stages, and chunk 1 goes
+// back up. The first stage has the loss, so its first backward begins as soon as the first forward
+// returns. So a zero bubble needs no more memory than 1F1B.
 //
 // With F = I = W (of a chunk) and m >= 2p-1 no stage is ever idle between its first and its last
 // action. Every stage then keeps 2p of a chunk's activations alive, which are p of a whole stage's.
@@ -13,7 +13,8 @@
 
 namespace pipeline {
 
-// Laid out for at least 2p-1 micro-batches; what is of those that are not there is left out.
+// The order is computed for at least 2p-1 micro-batches. Actions of micro-batches that do not exist
+// are left out.
 constexpr StageSchedule zb_v(int stage, const Size& size) {
   const int behind = size.stages - stage;  // stages from here to the turn
   const int laid_out = std::max(size.micro_batches, 2 * size.stages - 1);
@@ -29,21 +30,21 @@ constexpr StageSchedule zb_v(int stage, const Size& size) {
     add(Kind::backward_weights, chunk);
   };
 
-  // Until the first micro-batch is back from the turn, then from the first stage.
+  // Until the first micro-batch returns from the turn, then until it returns from the first stage.
   for (int i = 0; i < 2 * behind - 1; ++i) add(Kind::forward, 0);
   for (int i = 0; i < stage; ++i) {
     add(Kind::forward, 1);
     add(Kind::forward, 0);
   }
   for (int i = 0; i < behind; ++i) forward_and_backward(1);
-  // One of each in turn, while there are forwards.
+  // One action of each kind in turn, while there are forwards.
   for (int i = size.stages; i < laid_out; ++i) {
     if (next[0][0] < laid_out) add(Kind::forward, 0);
     add(Kind::backward_input, 0);
     add(Kind::backward_weights, 0);
     forward_and_backward(1);
   }
-  // The gradients that others wait for, then what was put off.
+  // The gradients for which other stages wait, then the delayed W.
   for (int i = 0; i < stage; ++i) {
     add(Kind::backward_input, 0);
     add(Kind::backward_input, 1);
@@ -57,7 +58,7 @@ constexpr StageSchedule zb_v(int stage, const Size& size) {
   return actions;
 }
 
-// With fewer than 2p-1 micro-batches: all of them, as far as they come before the first W.
+// With fewer than 2p-1 micro-batches, the peak counts the forwards before the first W.
 constexpr int zb_v_peak(int stage, const Size& size) {
   return std::min(2 * size.stages - stage - 1, size.micro_batches) +
          std::min(stage + 1, size.micro_batches);
