@@ -114,7 +114,7 @@ class CheckRooms(unittest.TestCase):
 
     def test_names(self):
         for name in ("ground/utils.h", "ground/string_helpers.cpp", "ground/common/stone.h", "misc/a.txt"):
-            self.finds({name: "\n"}, name, "says nothing")
+            self.finds({name: "\n"}, name, "does not describe")
         self.assertEqual(self.check({"ground/commonwealth.h": "\n"})[0], 0)
 
     def test_developer_paths(self):

@@ -21,7 +21,7 @@ TOUCH = 0.4  # points by which two boxes may overlap: boxes include ascents that
 
 
 def texts_of(figure):
-    """The visible texts of a figure. Ticks outside of an axis's limits are not drawn."""
+    """Returns the visible texts of a figure. Ticks outside of an axis's limits are not drawn."""
     texts = list(figure.texts)
     for legend in [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]:
         texts += [legend.get_title(), *legend.get_texts()]
@@ -36,7 +36,7 @@ def texts_of(figure):
 
 
 def findings(figure):
-    """A line for each thing wrong with a figure that is laid out."""
+    """Yields a line for each layout error of a figure that is laid out."""
     renderer = FigureCanvasAgg(figure).get_renderer()
     point = figure.dpi / 72
     page = figure.bbox

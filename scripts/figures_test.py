@@ -186,7 +186,7 @@ class AllOfThem(unittest.TestCase):
             self.assertEqual([r[key] for r in rows], [str(b[key]) for one in maps for b in one["blocks"]])
         self.assertEqual({r["map"] for r in rows}, {"without arenas", "with arenas"})
         caption = next(e["caption"] for e in self.listing if e["kind"] == "memory_map")
-        self.assertIn("asking for 1,536 bytes where 2,048 are free, the longest hole of them 1,024", caption)
+        self.assertIn("it requests 1,536 bytes, 2,048 are free, and the longest hole has 1,024", caption)
 
     def test_same_bytes_twice(self):
         name = next(e["name"] for e in self.listing if e["kind"] == "timeline")
@@ -277,7 +277,7 @@ class OfAComparison(unittest.TestCase):
                 json.dump({"schema": "shardmark-history/1", "tracks": [{"name": "barrier/ranks:2", "runs": runs}]}, file)
             ran = figures(folder, "--only", "memory")
             self.assertEqual((ran.returncode, ran.stdout), (2, ""))
-            self.assertIn("holds levels alone", ran.stderr)
+            self.assertIn("has only levels", ran.stderr)
             ran = figures(folder)
             self.assertEqual((ran.returncode, ran.stderr), (0, ""))
             with open(os.path.join(folder, "figures", "history-barrier_ranks_2.csv"), encoding="utf-8") as file:

@@ -155,7 +155,7 @@ def machine(chance):
 
 
 def links(chance):
-    """Two hosts of three ranks; the way from 1 to 4 is slow."""
+    """Two hosts of three ranks; the link from 1 to 4 is slow."""
     for ranks, mode in ((2, "together"), (6, "together"), (6, "alone")):
         hosts = [f"node-{rank // 3:03}.cluster.example" for rank in range(ranks)]
         near = [[hosts[a] == hosts[b] for b in range(ranks)] for a in range(ranks)]

@@ -35,7 +35,7 @@ if(SHARDMARK_CUDA)
   set(CMAKE_CUDA_COMPILER ${SHARDMARK_NVCC})
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 20)
-  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for the kernels and for what links cudart
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for the kernels and for libraries that link cudart
   # CMake 3.25 does not know nvcc's option for C++20.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)

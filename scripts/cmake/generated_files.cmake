@@ -1,4 +1,4 @@
-# Run at installation: the files that the program writes about itself, and compressed documents.
+# Runs at installation. Generates the program's manual page and completions, and compresses documents.
 # shardmark_program: its path; shardmark_generated: the folder of the results; shardmark_source: the source tree.
 file(MAKE_DIRECTORY ${shardmark_generated})
 execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND ${shardmark_program} manual OUTPUT_FILE ${shardmark_generated}/shardmark.1)

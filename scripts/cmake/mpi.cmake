@@ -5,7 +5,7 @@
 set(mpi_names mpich openmpi)
 set_property(CACHE SHARDMARK_MPI PROPERTY STRINGS ${mpi_names})
 if(NOT SHARDMARK_MPI IN_LIST mpi_names)
-  message(FATAL_ERROR "SHARDMARK_MPI=${SHARDMARK_MPI} is no MPI library; known: mpich, openmpi")
+  message(FATAL_ERROR "SHARDMARK_MPI=${SHARDMARK_MPI} is not a known MPI library; known: mpich, openmpi")
 endif()
 if(SHARDMARK_MPI STREQUAL "mpich")
   set(mpi_title "MPICH")
@@ -43,7 +43,7 @@ if(NOT MPI_C_FOUND)
   endif()
 endif()
 if(NOT MPI_C_FOUND)
-  message(FATAL_ERROR "${mpi_title} is not here (SHARDMARK_MPI=${SHARDMARK_MPI}): "
+  message(FATAL_ERROR "${mpi_title} is not installed (SHARDMARK_MPI=${SHARDMARK_MPI}): "
                       "no mpicc.${SHARDMARK_MPI}, no ${mpi_module}.pc; install ${mpi_package}")
 endif()
 
@@ -53,12 +53,12 @@ check_symbol_exists(${mpi_macro} mpi.h SHARDMARK_MPI_HEADER)
 unset(CMAKE_REQUIRED_LIBRARIES)
 if(NOT SHARDMARK_MPI_HEADER)
   unset(SHARDMARK_MPI_HEADER CACHE)
-  message(FATAL_ERROR "${SHARDMARK_MPI_WRAPPER} is not of ${mpi_title} "
+  message(FATAL_ERROR "${SHARDMARK_MPI_WRAPPER} does not belong to ${mpi_title} "
                       "(SHARDMARK_MPI=${SHARDMARK_MPI}); install ${mpi_package}")
 endif()
 if(SHARDMARK_MPI STREQUAL "openmpi")
   # Its mpi.h contains C++ bindings that need another library.
   target_compile_definitions(MPI::MPI_C INTERFACE OMPI_SKIP_MPICXX)
 endif()
-set(SHARDMARK_MPI_FOUND ${SHARDMARK_MPI} CACHE INTERNAL "The MPI library that the MPI_ variables are of")
+set(SHARDMARK_MPI_FOUND ${SHARDMARK_MPI} CACHE INTERNAL "The MPI library of the MPI_ variables")
 message(STATUS "Shardmark: MPI ${mpi_title}, ${SHARDMARK_MPI_WRAPPER}")

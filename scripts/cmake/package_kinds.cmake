@@ -1,4 +1,4 @@
-# Read by cpack for each generator: the parts of its package, and the time of all its files.
+# cpack reads this file for each generator. It sets the parts of the package and the time of all its files.
 if(CPACK_GENERATOR STREQUAL "DEB")
   set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
   set(own_part debian)

@@ -1,6 +1,6 @@
-# What is installed, and the packages that CPack makes of it (cpack --preset deb, cpack --preset bundle).
+# The installed files, and the packages that CPack builds from them (cpack --preset deb, cpack --preset bundle).
 #   program  the program, its manual page and completions, the figures' scripts
-#   debian   what only a Debian package holds
+#   debian   the files of only the Debian package
 #   bundle   the libraries and the launcher, with their licences
 # The last two end with the list of all files (SPDX), which scripts/packages/complete.py writes.
 
@@ -41,9 +41,9 @@ set(CPACK_PACKAGE_CONTACT "Shardmark maintainers <maintainers@shardmark.invalid>
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "benchmark and conformance suite for distributed training")
 set(CPACK_PACKAGE_DESCRIPTION
   "Shardmark implements collectives, tensor-parallel layers, ZeRO with offload,
-pipeline schedules and the training step as small units. It measures each unit
-against the limit of the machine, and judges it against an independent
-reference and the formulas of the papers.
+pipeline schedules and the training step as small units. It compares the
+speed of each unit with the limit of the machine, and its results with an
+independent reference and the formulas of the papers.
 This build is for processors of ${SHARDMARK_MARCH}.")
 set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
 set(CPACK_PACKAGE_FILE_NAME shardmark-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR})

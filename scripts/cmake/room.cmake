@@ -1,7 +1,7 @@
 # room(NAME FOLDERS … PUBLIC … [NEEDS …] [MAY_INCLUDE …] [WITHOUT …] [UNSANITIZED …]
 #      [OPTIMIZE LEVEL] [OBJECTS])
 #
-# One call a room. Its sources and tests are the *.cpp files below FOLDERS; *_test.cpp files become
+# One call per room. Its sources and tests are the *.cpp files below FOLDERS; *_test.cpp files become
 # the program NAME_test, whose tests CTest lists one by one under the label NAME. scripts/check_rooms
 # reads the call and checks the includes:
 #   FOLDERS      the room's layers, lowest first: a file includes only its own and earlier ones.
@@ -16,7 +16,7 @@
 # Each header compiles alone: x.h because x.cpp includes it first (scripts/check_rooms), the others
 # by the target all_verify_interface_header_sets.
 
-# Vectorized and fused, but never reassociated: the order of a sum is part of what is judged.
+# Code is vectorized and fused, but not reassociated, because the order of a sum is checked.
 # -fpch-preprocess: ccache then sees changes of the precompiled header.
 set(shardmark_options -fpch-preprocess -Wall -Wextra -Werror=return-type -fno-math-errno -fno-trapping-math)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

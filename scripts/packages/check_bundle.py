@@ -83,7 +83,7 @@ def check(file):
         tree, = glob.glob(os.path.join(folder, "shardmark-*"))
         program = os.path.join(tree, "shardmark")
         if "all_reduce" not in run(program, place, "list"):
-            raise Bad("shardmark list names no all_reduce")
+            raise Bad("shardmark list does not contain all_reduce")
         processes, verdict = check_processes(tree, place)
         files = check_list(tree)
     print(f"{os.path.basename(file)} is self-contained: none of {processes} processes loaded another library; {files} files")

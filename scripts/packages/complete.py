@@ -3,8 +3,8 @@
 
     complete.py bundle|debian TREE --build DIR --version VERSION [--launcher FILE]
 
-bundle adds the launcher, the libraries and their licences, debian the Python package's place and the
-Debian changelog. Both write share/doc/shardmark/sbom.spdx.json.
+bundle adds the launcher, the libraries and their licences. debian adds the link to the Python package
+and the Debian changelog. Both write share/doc/shardmark/sbom.spdx.json.
 """
 import argparse
 import email.utils
@@ -26,7 +26,7 @@ NO_DEPENDENCY = ("gcc-", "g++-", "libgcc-", "libstdc++-", "libc6-dev", "linux-li
 
 
 def compiled_packages(build):
-    """Packages whose headers the program is compiled with, as ninja recorded."""
+    """Returns the packages whose headers the program is compiled with, as recorded by ninja."""
     said = subprocess.run(["ninja", "-C", build, "-t", "deps"], capture_output=True, text=True, check=True).stdout
     # Relative to the build folder, in indented lines.
     files = {os.path.normpath(os.path.join(build, line.strip())) for line in said.splitlines() if line.startswith("    ")}

@@ -24,7 +24,7 @@ class Package:
 
 
 def owners(paths):
-    """{path: Package} of the files that dpkg knows."""
+    """Returns {path: Package} of the files that dpkg knows."""
     # dpkg lists the names from before /lib became a link to /usr/lib.
     asked = {}
     for path in paths:
@@ -51,6 +51,6 @@ def described(name):
 
 
 def common_licenses(text):
-    """Paths of the licences of Debian that a text refers to."""
+    """Returns the paths of Debian's licences to which a text refers."""
     names = re.findall(rf"{COMMON_LICENSES}/([\w.+-]*\w)", text)
     return sorted({path for path in (os.path.join(COMMON_LICENSES, name) for name in names) if os.path.isfile(path)})

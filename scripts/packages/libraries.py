@@ -1,10 +1,10 @@
-"""Copies the launcher and all libraries into a bundle, so that its programs load nothing else."""
+"""Copies the launcher and all libraries into a bundle, so that its programs load no other libraries."""
 import os
 import re
 import shutil
 import subprocess
 
-# glibc must match the kernel and the loader of the machine, and the driver library its GPU.
+# glibc must match the kernel and the loader of the machine, and the driver library must match its GPU.
 OF_THE_MACHINE = re.compile(r"^(ld-linux.*|linux-vdso.*|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl"
                             r"|libnss_.*|libcuda|libnvidia.*)\.so")
 
@@ -14,7 +14,7 @@ class Missing(Exception):
 
 
 def loaded_by(files):
-    """{soname: file} that the loader finds for the files, except those of the machine."""
+    """Returns {soname: file} that the loader finds for the files, except those of the machine."""
     said = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False).stdout
     missing = sorted({line.strip() for line in said.splitlines() if "not found" in line})
     if missing:
@@ -32,7 +32,7 @@ def files_in(folder):
 
 
 def copy(sources, source, tree, target):
-    """Copies a file into the tree and remembers where it came from."""
+    """Copies a file into the tree and remembers its source."""
     place = os.path.join(tree, target)
     os.makedirs(os.path.dirname(place), exist_ok=True)
     shutil.copyfile(source, place)
@@ -51,7 +51,7 @@ def fill(tree, launcher):
     copy(sources, os.path.join(os.path.dirname(hydra), "hydra_pmi_proxy"), tree, "bin/hydra_pmi_proxy")
     programs = files_in(os.path.join(tree, "bin"))
 
-    # UCX opens its transports by name, from the folder ucx beside its own libraries.
+    # UCX opens its transports by name, from the folder ucx next to its own libraries.
     ucs = [path for soname, path in loaded_by(programs).items() if soname.startswith("libucs.so")]
     modules = os.path.join(os.path.dirname(os.path.realpath(ucs[0])), "ucx") if ucs else ""
     transports = []

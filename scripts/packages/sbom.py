@@ -19,7 +19,7 @@ def digest(path, algorithm):
 
 
 def files_of(tree):
-    """Paths of all files below a folder, relative to it. Links are left out: their files are listed."""
+    """Yields the paths of all files below a folder, relative to it. Links are left out, because their files are listed."""
     for folder, folders, names in os.walk(tree):
         folders.sort()
         for name in sorted(names):

@@ -17,7 +17,7 @@ __all__ = ["BadRun", "Run", "read"]
 
 
 def __getattr__(name):
-    # Only these need pandas; the figures of a report do without.
+    # Only these need pandas. The figures of a report do not need it.
     if name in ("Run", "read"):
         return getattr(importlib.import_module(".runs", __name__), name)
     if name == "__version__":

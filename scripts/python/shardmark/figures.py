@@ -27,7 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 matplotlib.use("Agg")
 matplotlib.style.use(os.path.join(HERE, "shardmark.mplstyle"))
 
-# In the order of a report, which folds each group. The key is what --only takes.
+# In the order of a report, which folds each group. The keys are the values of --only.
 KINDS = {
     "memory_bandwidth": ("memory bandwidth", "Machine", limits.memory_bandwidth),
     "matrix_rate": ("matrix rate", "Machine", limits.matrix_rate),
@@ -48,7 +48,7 @@ OF_OTHERS = {
     "compare.json": (shifts.load, {"shifts": ("what changed", "Comparison", shifts.shifts)}),
     "history.json": (levels.load, {"levels": ("cases over time", "History", levels.levels)}),
 }
-POINTS = 72  # an inch
+POINTS = 72  # per inch
 
 
 def draw(kind, run, directory, formats):
@@ -84,7 +84,7 @@ def main():
     if known is KINDS:
         run.only = arguments.only is not None
     elif arguments.only:
-        print(f"figures: --only is for runs, and {arguments.run_dir} holds {' and '.join(known)} alone", file=sys.stderr)
+        print(f"figures: --only requires a run; {arguments.run_dir} has only {' and '.join(known)}", file=sys.stderr)
         return 2
     directory = os.path.join(arguments.run_dir, "figures")
     try:

@@ -7,7 +7,7 @@ import pandas
 
 from .drawing.run_json import BadRun, load, seconds
 
-# Fields of a launch that are no numbers of its own: names, and lists with a frame of their own.
+# Google Benchmark's fields of a launch. They are not columns of `cases`.
 OF_GOOGLE_BENCHMARK = {"family_index", "per_family_instance_index", "repetitions", "repetition_index", "threads",
                        "real_time", "cpu_time", "samples_offset"}
 
@@ -25,7 +25,7 @@ class Run:
 
 
 def read(directory):
-    """The run in a folder. Raises BadRun, one line, if run.json is missing, cut off or invalid."""
+    """Returns the run in a folder. Raises BadRun, one line, if run.json is missing, cut off or invalid."""
     load(directory)
     with open(os.path.join(directory, "run.json"), encoding="utf-8") as file:
         document = json.load(file)
@@ -57,7 +57,7 @@ def _case(entry):
 
 
 def _number(text):
-    """An axis is text in the record; a frame sorts and plots numbers."""
+    """Returns the number in a text, or the text. Axes are texts in the record, but frames sort and plot numbers."""
     try:
         return int(text)
     except ValueError:

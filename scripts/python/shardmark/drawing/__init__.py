@@ -1,1 +1,1 @@
-"""Figures of a run: each module draws one kind from run.json and says what is absent."""
+"""Figures of a run: each module draws one kind from run.json and reports absent data."""

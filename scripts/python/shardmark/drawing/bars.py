@@ -1,4 +1,4 @@
-"""Stacked bars per case: where a step's time went, and memory measured beside its formula."""
+"""Stacked bars per case: the time of a step by part, and measured memory next to its formula."""
 import re
 import textwrap
 from collections import defaultdict
@@ -18,7 +18,7 @@ def varying_axes(cases):
 
 
 def labels_of(cases):
-    """A short text for each case of a unit, from the axes that differ."""
+    """Returns a short text for each case of a unit, from the axes that differ."""
     varying = varying_axes(cases)
     if {"TP", "PP", "DP"} & set(varying):
         varying = [axis for axis in varying if axis != "ranks"]  # their product
@@ -30,13 +30,13 @@ def labels_of(cases):
 
 
 def label_of(case, cases):
-    """The label of a case among the cases of its unit, on one line."""
+    """Returns the label of a case among the cases of its unit, on one line."""
     of_the_unit = [c for c in cases if c.unit == case.unit]
     return " ".join(labels_of(of_the_unit)[of_the_unit.index(case)].split())
 
 
 def labelled(run, cases, most, figure, key):
-    """(case, label) of the cases to draw: all with --only, else `most`."""
+    """Yields (case, label) of the cases to draw: all with --only, otherwise `most`."""
     chosen = cases if run.only else varied(cases, most)
     if len(chosen) < len(cases):
         print(f"figures: {figure}: {len(chosen)} of {len(cases)} cases drawn; --only {key} draws them all")
@@ -53,7 +53,7 @@ OFF = {"0", "off", "none", "uniform"}
 
 
 def word_of(axis, value):
-    """The words of an axis in a label, or an empty text."""
+    """Returns the words of an axis in a label, or an empty text."""
     plain = value.replace("_", " ")
     if axis in OPTIONS:
         return "" if value in OFF else OPTIONS[axis] if value in ("1", "on") else f"{OPTIONS[axis]} {plain}"
@@ -66,7 +66,7 @@ def word_of(axis, value):
 
 
 def folded(words, width=29):
-    """The words with commas, in lines of at most `width` and a comma; a longer word is broken at its spaces."""
+    """Joins the words with commas, in lines of at most `width` and a comma. A longer word is broken at its spaces."""
     lines = [""]
     for word in words:
         if lines[-1] and len(lines[-1]) + len(word) + 2 > width:
@@ -78,7 +78,7 @@ def folded(words, width=29):
 
 
 def pages(run, cases, figure, key):
-    """[(unit, part, cases)], with a legible number of bars per figure."""
+    """Yields (unit, part, cases), with a legible number of bars per figure."""
     units = defaultdict(list)
     for case in cases:
         units[case.unit].append(case)
@@ -128,8 +128,8 @@ def step_time(run):
         handles, labels = axis.get_legend_handles_labels()
         legend_above(axis, title=title, handles=handles[1:] + handles[:1], labels=labels[1:] + labels[:1])
         yield Sheet(file_name("step_time", unit, part), f"Time of a step by part: {title}",
-                    "Where a step's time went on rank 0. The black tick is the median over steps of the slowest "
-                    "rank, which the bar, one rank's parts, may fall short of.",
+                    "The time of a step by part on rank 0. The black tick is the median over steps of the slowest "
+                    "rank. The bar has the parts of one rank, so it may be shorter.",
                     figure, ["unit", "case", "part", "seconds", "step_seconds", "verdict"], rows)
 
 
@@ -171,6 +171,6 @@ def memory(run):
         title = unit.replace("_", "-")
         legend_above(axis, title=f"{title}: measured above, formula below (paler)")
         yield Sheet(file_name("memory", unit, part), f"Memory by category: {title}",
-                    "Bytes at the peak of rank 0 by category, counted in the allocator (upper bar), beside the closed "
-                    "formula (lower, paler bar; = where every category agrees to the byte).",
+                    "Peak bytes of rank 0 by category: counted in the allocator (upper bar), and from the closed formula "
+                    "(lower, paler bar). The sign = means that every category agrees to the byte.",
                     figure, ["unit", "case", "category", "measured_bytes", "expected_bytes", "verdict"], rows)

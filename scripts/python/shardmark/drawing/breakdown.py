@@ -36,15 +36,15 @@ def _sheet(case, label):
     title = case.unit.replace("_", "-") + (f", {label}" if label != case.unit.replace("_", " ") else "")
     legend_above(axis)
     return Sheet(file_name("step_breakdown", case.unit, label), f"A step by rank: {title}",
-                 "Where the time of the typical step went on each rank; the parts of a bar exclude each other and sum "
-                 "to its step. The thin bar below a rank's is communication beside it, on another thread. The cells are "
-                 "seconds that a rank (row) waited for another, within its bar.", figure,
+                 "The time of the typical step by part on each rank. The parts of a bar do not overlap and sum to the step. "
+                 "The thin bar below is communication at the same time, on another thread. The cells are the seconds that "
+                 "a rank (row) waited for another rank, within its bar.", figure,
                  ["unit", "case", "rank", "kind", "part", "seconds", "verdict"],
                  [[case.unit, label, *row, case.verdict] for row in rows])
 
 
 def _bars(axis, found, scale):
-    """Draws them; returns [rank, kind, part, seconds]."""
+    """Draws the bars and returns [rank, kind, part, seconds]."""
     rows = []
     ranks = range(len(found["seconds"]))
     for key, names, place, height, kind in (("seconds", "parts", 0.0, 0.6, "part"),

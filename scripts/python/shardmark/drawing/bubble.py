@@ -1,4 +1,4 @@
-"""A pipeline's idle time, measured beside its paper's formula, over the number of micro-batches."""
+"""A pipeline's idle time, measured and from its paper's formula, over the number of micro-batches."""
 from collections import defaultdict
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -10,7 +10,7 @@ UNIT = "pipeline_bubble"
 
 
 def bubble(run):
-    """One figure for each number of stages: lines are formulas, marks what was measured."""
+    """One figure for each number of stages: lines are formulas, marks are measured values."""
     stages = defaultdict(lambda: defaultdict(dict))
     for case in run.with_key("bubble_expected"):
         if case.unit != UNIT or case.number("bubble_measured") is None:
@@ -44,13 +44,13 @@ def bubble(run):
         axis.set_ylabel("idle [% of the step]")
         legend_above(axis, title=f"{ranks} stages: marks measured, lines and dashes formula")
         yield Sheet(file_name("bubble", f"{ranks}_stages"), f"Bubble of pipeline schedules, {ranks} stages",
-                    "Idle time of all stages over the time of a step; F = I = W. Marks: measured; lines and dashes: the papers' "
-                    "formulas, or a simulated step where a formula needs more micro-batches.", figure,
+                    "Idle time of all stages divided by the time of a step; F = I = W. Marks: measured. Lines and dashes: the "
+                    "papers' formulas, or a simulated step if a formula requires more micro-batches.", figure,
                     ["unit", "line", "stages", "micro_batches", "measured", "expected"], rows)
 
 
 def _name(rest, constant):
-    """The schedule, and what else tells two lines apart."""
+    """Returns the schedule and the other axes that distinguish the lines."""
     axes = dict(rest)
     words = [axes["schedule"].replace("_", "-")]
     if axes["schedule"].startswith("interleaved"):

@@ -47,9 +47,9 @@ def levels(history):
         axis.set_ylabel(f"time [{unit}]")
         title = track["name"].replace("_", "-")
         yield Sheet(file_name("history", track["name"]), f"Over time: {title}",
-                    "Median time of each run, and the medians of its levels: dashed after a change (Pettitt's test, "
-                    "p at most 0.01), solid before any. Dotted: what the runs ran on changed, so levels are not "
-                    "compared across.", figure,
+                    "Median time of each run, and the median of each level: dashed after a change (Pettitt's test, "
+                    "p at most 0.01), solid before the first change. Dotted: the software or hardware changed, so "
+                    "levels on the two sides are not compared.", figure,
                     ["case", "run", "date", "commit", "seconds", "level", "change", "breaks"],
                     [[track["name"], r["run"], r["date"], r["commit"], r["seconds"], r["level"], r["change"],
                       "; ".join(b["field"] for b in r["breaks"])] for r in runs])

@@ -1,4 +1,4 @@
-"""Memory bandwidth and matrix rate: what units reach beside what this machine was measured to do."""
+"""Memory bandwidth and matrix rate: the rates of units next to the measured limits of this machine."""
 from collections import defaultdict
 
 from .bars import height_of, labels_of, pages
@@ -38,13 +38,13 @@ def memory_bandwidth(run):
     axis.set_ylabel("memory bandwidth\nof a rank [GB/s]")
     legend_above(axis)
     yield Sheet("memory_bandwidth", "Memory bandwidth by working set",
-                "Bytes read plus written per second and rank, with so many ranks at it together: the limit that "
-                "cases are held against (lines) and the units that only move memory (points).", figure,
+                "Bytes read plus written per second and rank, with this number of ranks at the same time: the limit with "
+                "which cases are compared (lines), and the units that only move memory (points).", figure,
                 ["series", "ranks", "bytes", "GBps", "limit_fraction", "verdict"], rows)
 
 
 def matrix_rate(run):
-    """GFLOP/s of the units that only multiply matrices, each with its limit; else the limits alone."""
+    """GFLOP/s of the units that only multiply matrices, each with its limit; otherwise only the limits."""
     limits = sorted((axes.get("dtype", ""), int(axes.get("ranks", 1)), value)
                     for name, axes, value in run.rates if name == "gemm_GFLOPs")
     cases = [c for c in run.with_key("flops") if "gemm" in c.unit or "matmul" in c.unit or "matrix" in c.unit]
@@ -66,7 +66,7 @@ def matrix_rate(run):
                                     for rate, ceiling in zip(rates, ceilings)])
         title = unit.replace("_", "-")
         yield Sheet(file_name("matrix_rate", unit, part), f"Matrix rate: {title}",
-                    "What the unit reaches; the tick is the matrix rate measured in this run, the percentage the "
+                    "The rate of the unit. The tick is the matrix rate measured in this run, and the percentage is the unit's "
                     "share of it.", figure,
                     ["unit", "case", "GFLOPs", "limit_GFLOPs", "verdict"],
                     [[unit, " ".join(label.split()), rate, ceiling or "", c.verdict]
@@ -104,5 +104,5 @@ def _measured_rates(limits):
     figure, axis = _bars(labels, values, max(values))
     _write_values(axis, values, [decimal_text(value) for value in values])
     return Sheet("matrix_rate", "Matrix rate of this machine",
-                 "Rate of a large matrix multiplication per rank, with so many ranks at it together: the limit that "
-                 "cases are held against.", figure, ["dtype", "ranks", "GFLOPs"], [list(row) for row in limits])
+                 "Rate of a large matrix multiplication per rank, with this number of ranks at the same time: the limit with "
+                 "which cases are compared.", figure, ["dtype", "ranks", "GFLOPs"], [list(row) for row in limits])

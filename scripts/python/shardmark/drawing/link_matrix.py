@@ -35,15 +35,15 @@ def _pair_text(matrix, pair):
 
 def _caption(matrix):
     slow = matrix["slow_pairs"]
-    text = ("From each rank (row) to each other (column); dark is slow. The colours run from zero to the largest "
-            "value of the cases that differ in mode alone.")
+    text = ("From each rank (row) to each other rank (column). Dark is slow. The colours run from zero to the largest "
+            "value of the cases that differ only in mode.")
     crowded = matrix["crowded_hosts"]
     if crowded:
-        text += f" On {', '.join(crowded)} ranks wait for their cores: of pairs there the fastest pass."
+        text += f" On {', '.join(crowded)} ranks wait for their cores, so pairs there have the rate of the fastest pass."
     if not slow:
         return text + ("" if crowded else " No pair stands out.")
     more = f"; and {len(slow) - 3} more" if len(slow) > 3 else ""
-    return (text + " In a red frame: pairs that take more time than their like, by median and MAD: "
+    return (text + " Red frames: pairs that take more time than similar pairs, by median and MAD: "
             + "; ".join(_pair_text(matrix, pair) for pair in slow[:3]) + more + ".")
 
 
@@ -95,7 +95,7 @@ def _subject(case):
 
 
 def link_matrix(run):
-    """For each transport and size, the matrix with most ranks."""
+    """Yields the matrix with the most ranks for each transport and size."""
     groups = defaultdict(list)
     for case in run.with_key("link_matrix"):
         groups[tuple(v for k, v in case.axes.items() if k not in ("mode", "ranks"))].append(case)

@@ -19,13 +19,13 @@ def _draw(axis, memory_map, scale, drawn):
 
 
 def _head(axis, memory_map):
-    """The title above a panel, and the failed allocation."""
+    """Draws the title above a panel, and the failed allocation."""
     axis.set_title(memory_map["name"], loc="left", fontsize=7, pad=2.5)
     failed = memory_map.get("failed")
     if not failed:
         return
     axis.axvline(memory_map["events"], color=FAILED, linewidth=1.2, clip_on=False)
-    axis.set_title(f"{size_text(failed['asked'])} asked for, {size_text(failed['free'])} free, longest hole "
+    axis.set_title(f"{size_text(failed['asked'])} requested, {size_text(failed['free'])} free, longest hole "
                    f"{size_text(failed['longest'])}", loc="right", fontsize=6, pad=2.5, color=FAILED)
 
 
@@ -34,9 +34,9 @@ def _caption(maps):
     for one in maps:
         failed = one.get("failed")
         texts.append(f"{one['name']}: " + (
-            f"fails at the red line, asking for {failed['asked']:,} bytes where {failed['free']:,} are free, the longest "
-            f"hole of them {failed['longest']:,}" if failed else "runs to its end"))
-    return ("Every allocation from when it was made (left edge) to when it was given back, at its address; white is "
+            f"fails at the red line: it requests {failed['asked']:,} bytes, {failed['free']:,} are free, and the longest "
+            f"hole has {failed['longest']:,}" if failed else "completes"))
+    return ("Every allocation from its begin (left edge) to its release (right edge), at its address. White is "
             "free. " + "; ".join(texts) + ".")
 
 
@@ -58,7 +58,7 @@ def memory_map(run):
             axis.set_ylim(0, one["bytes"] / scale)
             axis.set_ylabel(f"address [{byte_unit}]")
             axis.grid(visible=False)
-        axes[-1, 0].set_xlabel("allocations and what gave them back")
+        axes[-1, 0].set_xlabel("allocations and releases")
         names = [name for name in ORDER if name in drawn] + [name for name in drawn if name not in ORDER]
         handles = [axes[0, 0].bar(0, 0, **fill_style(ORDER.index(n) if n in ORDER else len(ORDER))) for n in names]
         legend_above(axes[0, 0], handles=handles, labels=names)

@@ -10,7 +10,7 @@ OF_THE_FIGURE = ("ranks", "dtype")
 
 
 def _figures(cases, about):
-    """{(unit, ranks, dtype): {line: [cases by size]}}; a line is named after the axes that differ."""
+    """Returns {(unit, ranks, dtype): {line: [cases by size]}}. The name of a line has the axes that differ."""
     groups = defaultdict(list)
     for case in cases:
         groups[(case.unit,) + tuple(case.axes.get(axis, "") for axis in OF_THE_FIGURE)].append(case)
@@ -51,7 +51,7 @@ def _subject(unit, ranks, dtype):
 
 
 def _styles(cases):
-    """Case -> style, the same in all figures: an algorithm has its colour and marker, the rest its dash."""
+    """Returns a function case -> style, the same in all figures: colour and marker by algorithm, dash by the rest."""
     def algorithm(case):
         return case.axes.get("algorithm", "")
 
@@ -81,7 +81,7 @@ def _mark_failures(axis, points):
 
 
 def _library_line(lines):
-    """[(bytes, busbw of the library)]: its own cases, and what it took beside the cases of others."""
+    """Returns [(bytes, busbw of the library)]: its own cases, and its times measured with other cases."""
     found = defaultdict(list)
     for case in (c for line in lines.values() for c in line):
         size, busbw, beside = case.number("bytes"), case.number("busbw_GBps"), case.number("library_s")
@@ -144,7 +144,7 @@ def bus_bandwidth(run):
         yield Sheet(
             file_name("bus_bandwidth", unit, ranks and f"{ranks}_ranks", dtype), f"Bus bandwidth: {subject}",
             "Median with its confidence interval (with several launches: their range). Dotted: the limit, from "
-            "the memory bandwidth measured in this run. Grey crosses: the library, as yardstick, timed in "
+            "the memory bandwidth measured in this run. Grey crosses: the library, as reference, timed in "
             "alternation with the others.",
             figure, ["unit", "line", "ranks", "dtype", "bytes", "busbw_GBps", "busbw_low_GBps", "busbw_high_GBps",
                      "limit_GBps", "launches", "verdict"], rows)

@@ -21,7 +21,7 @@ class Absent(Exception):
 
 
 def load_document(path, schema, what):
-    """A JSON document of ours that says which schema it follows."""
+    """Returns a JSON document of this program with this schema."""
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -53,11 +53,11 @@ class Case:
         return int(self.axes.get("ranks", 1))
 
     def timed(self):
-        """Launches that were measured: a skipped one has no time."""
+        """Returns the launches that were measured. A skipped launch has no time."""
         return [e for e in self.launches if e["verdict"] != "skipped" and seconds(e) > 0]
 
     def number(self, key):
-        """Median over launches of a counter, or None."""
+        """Returns the median over launches of a counter, or None."""
         values = [e[key] for e in self.timed() if isinstance(e.get(key), (int, float))]
         return median(values) if values else None
 
@@ -65,7 +65,7 @@ class Case:
         return median(seconds(e) for e in self.timed())
 
     def interval(self):
-        """Low and high of the time: one launch's confidence interval, or the range over launches."""
+        """Returns low and high of the time: one launch's confidence interval, or the range over launches."""
         times = [seconds(e) for e in self.timed()]
         if len(times) > 1:
             return min(times), max(times)
@@ -73,7 +73,7 @@ class Case:
         return only.get("ci_low_s", times[0]), only.get("ci_high_s", times[0])
 
     def first(self, key):
-        """A list that a launch carries (memory, timeline, …), or None."""
+        """Returns a list that a launch carries (memory, timeline, …), or None."""
         return next((e[key] for e in self.launches if e.get(key)), None)
 
 
@@ -83,7 +83,7 @@ def seconds(entry):
 
 class Run:
     def __init__(self, context, cases):
-        self.only = False  # one kind was asked for: draw all of it
+        self.only = False  # one kind was requested: draw all its figures
         self.context = context
         self.cases = cases
         self.rates = rates(context.get("rates") or {})
@@ -93,7 +93,7 @@ class Run:
 
 
 def varied(cases, most):
-    """At most `most` cases: one of every unit and schedule, then a second, and so on."""
+    """Returns at most `most` cases: one of every unit and schedule, then a second, and so on."""
     seen, rounds = Counter(), []
     for case in cases:
         key = (case.unit, case.axes.get("schedule"), case.axes.get("virtual_stages"))

@@ -1,4 +1,4 @@
-"""A figure and the table it is drawn from, and how both are written: .svg, .csv, and other formats on request."""
+"""A figure and its table, and functions that write them as .svg, .csv, and other formats on request."""
 import csv
 import io
 import os
@@ -34,8 +34,8 @@ SVG = {"svg": (FigureCanvasSVG, {**CREATOR, "Date": None})}
 @dataclass
 class Sheet:
     stem: str     # file name without extension
-    title: str    # what it shows
-    caption: str  # how to read it
+    title: str    # the subject
+    caption: str  # the explanation
     figure: Figure
     columns: list
     rows: list = field(default_factory=list)
@@ -58,7 +58,7 @@ def fill_style(index):
             "edgecolor": "white", "linewidth": 0.4}
 
 
-# Of a training step: distinct in grey by lightness and hatch.
+# The parts of a training step: distinct in grey by lightness and hatch.
 PARTS = {
     "data": ("#FFFFFF", "++++", "#666666"),
     "forward": ("#A9D8F5", "", "white"),
@@ -77,7 +77,7 @@ PARTS = {
 
 
 def part_style(name, index):
-    """The style of a part of a step, the same in all figures; fill_style for unknown parts."""
+    """Returns the style of a part of a step, the same in all figures; fill_style for unknown parts."""
     if name not in PARTS:
         return fill_style(index)
     colour, hatch, edge = PARTS[name]
@@ -111,7 +111,7 @@ def label_bars(axis, labels):
 
 
 def byte_axis(axis, sizes, most=6):
-    """log2, with a tick on some of the sizes that were measured."""
+    """Sets a log2 axis with ticks on some of the measured sizes."""
     sizes = sorted(set(sizes))
     axis.set_xscale("log", base=2)
     # From the largest; sizes may be unevenly spaced.
@@ -163,7 +163,7 @@ def legend_above(axis, title=None, handles=None, labels=None):
 
 
 def _with_unique_ids(svg, prefix):
-    """Ids must be unique, so that a page may contain several figures."""
+    """Makes ids unique, so that a page may contain several figures."""
     names = set(re.findall(r'\bid="([^"]+)"', svg))
 
     def renamed(match):
@@ -186,7 +186,7 @@ def _place(path, data):
 def save(sheet, directory, formats=()):
     """formats: of FORMATS, in addition to .svg and .csv."""
     matplotlib.rcParams["svg.hashsalt"] = sheet.stem
-    # Laid out once, not again for each format.
+    # Compute the layout once, not for each format.
     sheet.figure.draw_without_rendering()
     sheet.figure.set_layout_engine("none")
     for suffix, (canvas, metadata) in (SVG | {name: FORMATS[name] for name in formats}).items():

@@ -1,4 +1,4 @@
-"""What changed between two sides: the shift of each case with its interval, sorted."""
+"""The changes between two sides: the shift of each case with its interval, sorted."""
 import math
 import os
 from statistics import median
@@ -32,7 +32,7 @@ def seconds_text(seconds):
 
 
 def _labels(cases):
-    """The axes that differ among these cases; the unit where there are several."""
+    """Returns the axes that differ between these cases, and the unit if there are several units."""
     units = {case["unit"] for case in cases}
     labels = []
     for case in cases:
@@ -51,7 +51,7 @@ def _short(label, longest=38):
 
 
 def _shown(cases):
-    """All cases; or first those that changed, then the largest undecided shifts."""
+    """Returns all cases or, if there are too many, the changed cases first, then the largest undecided shifts."""
     if len(cases) <= MOST:
         return cases
     return sorted(cases, key=lambda c: (c["verdict"] not in ("SLOWER", "FASTER"), -max(c["ratio"], 1 / c["ratio"])))[:MOST]
@@ -60,7 +60,7 @@ def _shown(cases):
 def _percent_axis(axis):
     axis.set_xscale("log")
     low, high = axis.get_xlim()
-    room = 0.17 * math.log(high / low)  # that a label takes
+    room = 0.17 * math.log(high / low)  # width of a label
     ticks = [1.0]
     for tick in sorted((1 + p / 100 for p in PERCENTS), key=lambda t: -abs(math.log(t))):
         if low <= tick <= high and all(abs(math.log(tick / other)) > room for other in ticks):
@@ -95,7 +95,7 @@ def shifts(comparison):
     axis.set_yticks(range(len(cases)), [_short(label) for label in labels], fontsize=5.5)
     axis.tick_params(axis="y", length=0)
     axis.grid(visible=False, axis="y")
-    axis.set_xlabel(f"time in {new} against {base}")
+    axis.set_xlabel(f"time in {new} vs. {base}")
     for verdict, (face, edge, marker) in STYLES.items():
         if any(c["verdict"] == verdict for c in cases):
             axis.plot([], [], marker=marker, markerfacecolor=face, markeredgecolor=edge, linestyle="none",
@@ -103,10 +103,10 @@ def shifts(comparison):
     legend_above(axis)
     left_out = len(comparison["times"]) - len(cases)
     level = 100 * (1 - comparison["level"])
-    caption = (f"Hodges-Lehmann shift of {new} ({len(comparison['new'])} launches) against {base} "
+    caption = (f"Hodges-Lehmann shift of {new} ({len(comparison['new'])} launches) compared with {base} "
                f"({len(comparison['base'])} launches) with its {level:.3g} % interval; grey bands: changes too small "
                "to matter." + (f" {left_out} cases that changed least are left out." if left_out else ""))
-    yield Sheet("shifts", f"Time in {new} against {base}", caption, figure,
+    yield Sheet("shifts", f"Time in {new} vs. {base}", caption, figure,
                 ["case", "verdict", "ratio", "low", "high", "p", "q", "floor", "base_s", "new_s"],
                 [[c["name"], c["verdict"], c["ratio"], *c.get("interval", ("", "")), c["p"], c["q"], c["floor"],
                   median(c["base_s"]), median(c["new_s"])]

@@ -19,7 +19,7 @@ KINDS = {
     "other": ("other", "#BBBBBB"),
 }
 INK = {"W": "white"}  # of the micro-batch's number; black elsewhere
-CHUNK = 0.2  # of a bar's height: the dark stripe of the second chunk, twice that of the third
+CHUNK = 0.2  # of a bar's height: the dark stripe of the second chunk; the third chunk's is twice as high
 STRIPE = "#222222"
 TEXT = 5.5  # points
 MOST = 20  # cases in a report without --only
@@ -46,7 +46,7 @@ def _chunk(span):
 
 
 def _gaps(spans, end):
-    """The times without an action of the timeline."""
+    """Yields the times without an action of the timeline."""
     at = 0.0
     for start, stop in sorted((s["start_s"], s["end_s"]) for s in spans):
         if start > at:
@@ -70,7 +70,7 @@ def _draw(axis, spans, scale, total):
             if kind != "wait" and _chunk(span):
                 stripes[row, _chunk(span)].append(place)
             text = "" if kind == "wait" else _inside(span)
-            # As many points as the digits need, or nothing: a text over its neighbours misleads.
+            # Write the number only if its digits fit, because a text over its neighbours misleads.
             room = (span["end_s"] - span["start_s"]) / total * (WIDTH - 0.5) * 72
             if text and room > TEXT * 0.62 * len(text) + 1:
                 axis.text(place[0] + place[1] / 2, row - min(0.3, 0.08 * _chunk(span)), text, ha="center",
@@ -120,8 +120,8 @@ def timeline(run):
         title = f"{case.unit.replace('_', '-')}, {label}"
         yield Sheet(file_name("timeline", case.unit, label),
                     f"Timeline of a step: {title}",
-                    "One row a rank, the micro-batch inside its bar, a dark stripe below what belongs to a further chunk "
-                    "of the stage; hatched: the rank waits.", figure,
+                    "One row per rank, with the micro-batch inside its bar. A dark stripe below marks a further chunk of the "
+                    "stage. Hatched: the rank waits.", figure,
                     ["unit", "case", "rank", "lane", "name", "start_s", "end_s"],
                     [[case.unit, label, s["rank"], s["lane"], s["name"], s["start_s"], s["end_s"]]
                      for s in spans])

@@ -1,4 +1,4 @@
-"""Training itself: the loss of each step, and how throughput grows with ranks."""
+"""The loss of each training step, and throughput over ranks."""
 from collections import defaultdict
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
@@ -7,7 +7,7 @@ from .bars import folded, labels_of, varying_axes, word_of
 from .run_json import Absent
 from .sheet import LIMIT, Sheet, file_name, legend_above, line_style, new_figure, plain_log
 
-# Degrees describe how a step is distributed; the other axes what it computes.
+# Degrees describe the distribution of a step; the other axes describe its computation.
 DEGREES = {"ranks", "TP", "PP", "DP", "CP", "EP", "ZeRO", "grid", "zero_stage", "schedule", "transport", "algorithm",
            "micro-batch", "sequence-parallel", "sequence_parallel", "recompute", "recompute-granularity"}
 MOST_LINES = 8
@@ -44,7 +44,7 @@ def loss(run):
 
 
 def _names(curves, members):
-    """A name for each line: the axes that its cases share and that not all lines share."""
+    """Yields a name for each line: the axes that its cases share and that not all lines share."""
     words = [[word_of(n, same[0].axes[n]) for n in varying_axes(members)
               if n != "ranks" and n in same[0].axes and len({c.axes.get(n) for c in same}) == 1] for same in curves]
     common = set.intersection(*map(set, words)) if len(words) > 1 else set()
@@ -76,7 +76,7 @@ def scaling(run):
 
 
 def _fastest(members):
-    """ranks -> (tokens per second, low, high) of the fastest case."""
+    """Returns {ranks: (tokens per second, low, high)} of the fastest case."""
     best = {}
     for case in members:
         rate = case.number("tokens_per_second")
@@ -87,7 +87,7 @@ def _fastest(members):
 
 
 def _around(values, lows, highs):
-    """Distances of the interval ends from the values, for error bars."""
+    """Returns the distances of the interval ends from the values, for error bars."""
     return [[max(0.0, v - low) for v, low in zip(values, lows)], [max(0.0, high - v) for v, high in zip(values, highs)]]
 
 
@@ -98,7 +98,7 @@ def _scaling_sheet(kind, unit, series, work):
     for index, (rest, best) in enumerate(list(series.items())[:MOST_LINES]):
         ranks = list(best)
         rate, low, high = zip(*best.values())
-        name = ", ".join(f"{k} {v}" for k, v in rest if (k, v) not in same) or "best of its ways to spread"
+        name = ", ".join(f"{k} {v}" for k, v in rest if (k, v) not in same) or "fastest distribution"
         perfect = [rate[0] * r / ranks[0] for r in ranks]
         efficiency, least, most = ([100 * y / p for y, p in zip(values, perfect)] for values in (rate, low, high))
         rows += [[unit, name, r, *numbers, e / 100] for r, *numbers, e in zip(ranks, rate, low, high, efficiency)]
@@ -119,6 +119,6 @@ def _scaling_sheet(kind, unit, series, work):
     below.set_ylabel("efficiency [%]")
     legend_above(axis, title=f"{unit.replace('_', '-')}, {kind} scaling")
     return Sheet(file_name(f"scaling_{kind}", unit), f"{kind.capitalize()} scaling: {unit.replace('_', '-')}",
-                 f"{work}: the fastest case at each number, with the confidence interval of its median; efficiency, also "
-                 "in the legend for the most ranks, is against perfect scaling from the fewest.", figure,
+                 f"{work}: the fastest case for each number, with the confidence interval of its median. Efficiency is "
+                 "relative to perfect scaling from the fewest ranks. The legend has it for the most ranks.", figure,
                  ["unit", "line", "ranks", "tokens_per_second", "low", "high", "efficiency"], rows)
