@@ -231,7 +231,7 @@ TEST(Judge, KeysThatAreNeverComparedFail) {
   std::vector<Judge> judges = {Judge(0), Judge(1)};
   for (Judge& judge : judges) judge.same_bits("of rank " + std::to_string(judge.rank()), 1);
   const std::array<Oracle, 1> declared = {Oracle::determinism};
-  EXPECT_TRUE(has(merged(judges, declared).reason, "nothing was compared"));
+  EXPECT_TRUE(has(merged(judges, declared).reason, "no hashes were compared"));
 }
 
 TEST(Judge, SurvivesTheWire) {

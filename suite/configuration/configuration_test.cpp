@@ -67,7 +67,8 @@ TEST_F(Configuration, AcceptsT5WithZeroStage2Unchanged) {
   EXPECT_EQ(t.batch.gradient_accumulation_steps, 1);
   EXPECT_EQ(t.batch.global_batch_size, 64);
   ASSERT_EQ(run.warnings.size(), 2U);
-  expect_words(run.warnings[0], {"steps_per_print (20) has no effect here", "measures"});
+  expect_words(run.warnings[0],
+               {"steps_per_print (20) has no effect here", "its own measurements"});
   // Given keys without effect.
   std::set<std::string> ignored;
   for (const Ignored& one : run.ignored) ignored.insert(one.key);

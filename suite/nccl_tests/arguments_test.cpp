@@ -118,9 +118,9 @@ TEST(Arguments, MistakesSuggestTheNearest) {
   says("-K 2", "needs -I 1");
   says("-J out.txt", "must end in .json");
   says("--algorithm rign", "did you mean 'ring'?");
-  says("--algorithm library --transport shared_memory", "mpi only");
+  says("--algorithm library --transport shared_memory", "requires --transport mpi");
   says("--transport smp", "'smp'");
-  says("--ranks 3 -g 2", "--ranks 3 is not -t 1 times -g 2");
+  says("--ranks 3 -g 2", "--ranks 3 conflicts with -t 1 times -g 2");
   says("more", "unexpected argument 'more'");
   for (const char* flag : {"-G 1", "-D 1", "-M 1", "-u 1"}) {
     EXPECT_NE(mistake(std::string("all_reduce ") + flag), "none") << flag;

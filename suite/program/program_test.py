@@ -77,7 +77,7 @@ class BadInput(TemporaryFolder):
             file.write(len(header).to_bytes(8, "little") + header + bytes(16))
         self.refused(2, [*gpt, "--load", other], "other.safetensors has no tensor")
         self.refused(2, ["run", "gpt_step", "--ranks", "1,2", "--save", self.path("w.safetensors")], "exactly one case of gpt_step")
-        self.refused(2, ["run", "barrier", "--save", text], "exactly one case of gpt_step", "0 are")
+        self.refused(2, ["run", "barrier", "--save", text], "exactly one case of gpt_step", "got 0")
         self.refused(2, ["run", "barrier", "--load", text], "text.safetensors")
         self.refused(2, ["data", text], "--out")
         self.refused(2, ["data", text, "--out", self.path("no/pair")], "no/pair.bin")

@@ -67,7 +67,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.positive("--max-seconds", "SECONDS", line.options.max_seconds_per_case,
                    "sampling time per case (default: 1)");
   options.positive("--max-minutes", "MINUTES", line.max_minutes,
-                   "start no case later (default: 25 in profile acceptance, else unlimited)");
+                   "start no case later (default: 25 in acceptance, else none)");
   options.positive("--timeout", "SECONDS", line.timeout_s,
                    "timeout of one rank's wait for another (default: 60)");
   options.text("--timing", "KIND", texts.timing,

@@ -297,7 +297,7 @@ TEST(TrainingStep, WeightFilesRequireTheGpt2Shape) {
   ASSERT_EQ(cases.size(), 1U);
   const harness::Record record = run(cases, 1, 0.001, options).at(0);
   EXPECT_EQ(record.verdict, harness::Ruling::fail);
-  EXPECT_NE(record.reason.find("normalization is LayerNorm, but the model's is RMSNorm"),
+  EXPECT_NE(record.reason.find("normalization LayerNorm, but the model has RMSNorm"),
             std::string::npos)
       << record.reason;
 }

@@ -34,7 +34,7 @@ struct TrainingSpeed : StepUnit {
       {"gemm_flops", "", Better::neither, Nature::exact,
        "operations of the matrix products of one step"},
       {"gemm_fraction", "", Better::higher, Nature::measured,
-       "`library_s`, here the time of only the step's matrix products, over the time"}};
+       "`library_s` (the step's matrix products without the step) over the time"}};
   static constexpr bool yardstick_is_part = true;  // the products of the step
   static constexpr int least_samples = 5;          // a step on a CPU may take many seconds
 
