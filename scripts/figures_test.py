@@ -204,6 +204,11 @@ class Labels(unittest.TestCase):
         figure.draw_without_rendering()
         return list(figure_layout.findings(figure))
 
+    def test_line_styles_differ(self):
+        """A collective has more algorithms than there are colours."""
+        styles = {(style["color"], style["marker"]) for style in (sheet.line_style(i, 0) for i in range(24))}
+        self.assertEqual(len(styles), 24)
+
     def test_folded(self):
         self.assertEqual(bars.folded(["float", "ranks 2"]), "float, ranks 2")
         self.assertEqual(bars.folded(["shared memory", "float", "bias on", "ranks 2"], width=20),

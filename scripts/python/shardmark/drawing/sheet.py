@@ -18,7 +18,8 @@ LINE = 56  # characters of a legend's title that fit into it
 
 # Okabe and Ito's colours that are legible on white, with markers and dashes that are distinct in grey.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F4F24", "#5E3C99"]
-MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+# One more than the colours, so that 72 lines differ in colour or marker.
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "<"]
 DASHES = ["-", (0, (5, 1.2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (4, 1, 1, 1, 1, 1))]
 # Only straight lines: dots and circles make an SVG ten times as large.
 HATCHES = ["", "////", "\\\\\\\\", "", "----", "xxxx", "||||", "++++"]
