@@ -3,6 +3,7 @@
 #include <elf.h>
 
 #include <cstddef>
+#include <fstream>
 
 #include "harness/fingerprint/libraries.h"
 #include "suite/testing/file_case.h"
@@ -20,12 +21,11 @@ using testing::write_bytes;
 
 // Returns a library with only a soname: header, two segments, dynamic entries, strings.
 std::string library(const std::string& soname) {
-  const std::string own = read_bytes("/proc/self/exe").substr(0, sizeof(Elf64_Ehdr));
   constexpr std::uint64_t segments = sizeof(Elf64_Ehdr);
   constexpr std::uint64_t dynamic = segments + 2 * sizeof(Elf64_Phdr);
   constexpr std::uint64_t strings = dynamic + 3 * sizeof(Elf64_Dyn), address = 0x10000;
   Elf64_Ehdr header{};
-  std::memcpy(&header, own.data(), sizeof header);
+  std::ifstream("/proc/self/exe").read(reinterpret_cast<char*>(&header), sizeof header);
   header.e_type = ET_DYN;
   header.e_phoff = segments;
   header.e_phnum = 2;
