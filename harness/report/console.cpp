@@ -20,15 +20,6 @@ constexpr double recent_weight = 0.1;
 // A longer case shows its median so far, first after this time and then at this interval.
 constexpr double so_far_s = 10;
 
-// Removes the middle: a name starts with the unit, and its end distinguishes neighbouring cases.
-std::string fitted(const std::string& text, int width) {
-  const auto room = static_cast<std::size_t>(std::max(0, width));
-  if (text.size() <= room) return text;
-  if (room < 8) return text.substr(0, room);
-  const std::size_t head = (room - 2) / 2;
-  return text.substr(0, head) + ".." + text.substr(text.size() - (room - 2 - head));
-}
-
 std::string case_line(const Record& record, const Terminal& terminal) {
   const bool failed = record.verdict == Ruling::fail;
   const std::string verdict =
@@ -53,6 +44,14 @@ int columns_of(int file) {
 }
 
 }  // namespace
+
+std::string fitted(const std::string& text, int width) {
+  const auto room = static_cast<std::size_t>(std::max(0, width));
+  if (text.size() <= room) return text;
+  if (room < 8) return text.substr(0, room);
+  const std::size_t head = (room - 2) / 2;
+  return text.substr(0, head) + ".." + text.substr(text.size() - (room - 2 - head));
+}
 
 std::string Terminal::painted(Ruling verdict, const std::string& text) const {
   constexpr std::string_view colors[] = {"\x1b[32m", "\x1b[31m", "\x1b[33m"};  // by Ruling

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ranges>
+#include <sstream>
 
 #include "harness/record/summary.h"
 #include "machine/base/error.h"
@@ -247,6 +248,24 @@ TEST_F(ConsoleTest, CasesAboveTheirLimitAreCountedSeparately) {
                       "above 100 % of the limit: 1 case"),
             std::string::npos)
       << text;
+}
+
+TEST_F(ConsoleTest, ATerminalShortensLongNamesOfTheLimits) {
+  std::vector<Record> records;
+  for (const double fraction : {0.2, 0.7}) {
+    records.push_back(record("all_reduce", static_cast<int>(100 * fraction), Ruling::pass));
+    records.back().name += std::string(200, 'x');
+    records.back().counters = {{"limit_fraction", fraction}, {"bytes", 1e6}};
+  }
+  const auto longest = [&](const Terminal& out) {
+    std::istringstream text(
+        summary_text({"quick", "", "out/run", "complete", "", {}}, records, out, {}));
+    std::size_t most = 0;
+    for (std::string line; std::getline(text, line);) most = std::max(most, line.size());
+    return most;
+  };
+  EXPECT_LE(longest(terminal(120)), 100U);
+  EXPECT_GT(longest({}), 200U);
 }
 
 TEST_F(ConsoleTest, AStarMarksLibrariesThatShareCores) {

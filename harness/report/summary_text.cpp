@@ -129,7 +129,7 @@ std::string durations_text(const std::vector<Record>& records, int count) {
 
 // The cases nearest to and farthest from their limits. Small messages, whose time is mostly
 // start-up, are always far from them.
-std::string limits_text(const std::vector<Record>& records) {
+std::string limits_text(const std::vector<Record>& records, const Terminal& terminal) {
   const Record *nearest = nullptr, *farthest = nullptr;
   std::size_t above = 0;
   const auto fraction = [](const Record* one) { return counter(*one, "limit_fraction"); };
@@ -144,12 +144,16 @@ std::string limits_text(const std::vector<Record>& records) {
     if (!nearest || fraction(&record) > fraction(nearest)) nearest = &record;
     if (!farthest || fraction(&record) < fraction(farthest)) farthest = &record;
   }
+  // A pipe gets the whole name, for `run CASE`.
+  const auto shown = [&](const Record* one) {
+    const std::string name = plain(one->name);
+    return terminal.interactive ? fitted(name, static_cast<int>(room_of(terminal)) - 33) : name;
+  };
   std::string text;
   if (nearest && nearest != farthest)
     text = fmt::format(
         "\nnearest to its limit:    {:3.0f} %  {}\nfarthest from its limit: {:3.0f} %  {}\n",
-        100 * fraction(nearest), plain(nearest->name), 100 * fraction(farthest),
-        plain(farthest->name));
+        100 * fraction(nearest), shown(nearest), 100 * fraction(farthest), shown(farthest));
   if (above > 0)
     text += fmt::format("{}above 100 % of the limit: {} case{} (limits are rates of large data)\n",
                         text.empty() ? "\n" : "", above, above == 1 ? "" : "s");
@@ -179,7 +183,7 @@ std::string summary_text(const RunContext& context, const std::vector<Record>& r
       text += fmt::format("  {:5}  {}  ({})\n", group.cases, plain(group.reason), units);
     }
   }
-  text += durations_text(records, options.durations) + limits_text(records);
+  text += durations_text(records, options.durations) + limits_text(records, terminal);
   if (!context.status_reason.empty())
     text += fmt::format("\n{}: {}\n", plain(context.status), plain(context.status_reason));
   text += fmt::format(
