@@ -2,21 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <vector>
+
+#include "harness/fingerprint/first_line.h"
 
 namespace harness {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Empty if there is no such file, or if the driver reports no value.
-std::string first_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 std::vector<fs::path> entries(const fs::path& folder) {
   std::vector<fs::path> paths;

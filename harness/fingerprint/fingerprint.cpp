@@ -14,6 +14,7 @@
 
 #include "harness/fingerprint/adapters.h"
 #include "harness/fingerprint/build_info.h"
+#include "harness/fingerprint/first_line.h"
 #include "harness/fingerprint/libraries.h"
 
 namespace harness {
@@ -31,13 +32,6 @@ constexpr std::string_view whole_names[] = {"LD_PRELOAD"};
 constexpr std::string_view secret_names[] = {"TOKEN", "KEY",        "SECRET", "PASSW",
                                              "AUTH",  "CREDENTIAL", "COOKIE", "JWT"};
 constexpr const char* replacement = "[redacted]";
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 void put(Json& object, const char* key, const std::string& text) {
   if (!text.empty()) object[key] = text;

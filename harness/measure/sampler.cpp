@@ -375,7 +375,7 @@ Sampled Sampler::sample(Instance& instance) {
     director.add(side.runner, std::span(side.series.worst).subspan(before), elapsed_s);
     side.left -= count;
     if (limits_.on_block && side.runner == Runner::unit && !side.series.worst.empty())
-      limits_.on_block(median(side.series.worst), static_cast<int>(side.series.worst.size()));
+      limits_.on_block(side.series.worst);
   };
   double cpu_s = 0;
   while (true) {

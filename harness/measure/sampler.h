@@ -62,8 +62,8 @@ struct SamplingLimits {
   std::function<void(Instance&)> run = {};  // replaces the unit's run(), if given
   // Incremented after every sample, if given: the watchdog's sign of life.
   std::atomic<std::uint64_t>* progress = nullptr;
-  // Called on rank 0 after every block of the unit with the median so far, if given.
-  std::function<void(double seconds, int samples)> on_block = {};
+  // Called on rank 0 after every block of the unit with its times T_i so far, if given.
+  std::function<void(std::span<const double> times)> on_block = {};
   int* sample = nullptr;  // receives the number of the unit's sample, if given; -1 in warm-up
 };
 

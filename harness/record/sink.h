@@ -2,6 +2,7 @@
 // The receiver of a run's records, on rank 0. RunWriter (run_json.h) writes them to a directory.
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,8 @@ class Progress {
   virtual ~Progress() = default;
   virtual void start(std::size_t cases) = 0;
   virtual void case_started(const std::string& name) = 0;
-  // The median of the samples so far, several times per case.
-  virtual void case_sampled(double /*seconds*/, int /*samples*/) {}
+  // The times of the case so far, after every block of samples.
+  virtual void case_sampled(std::span<const double> /*times*/) {}
   virtual void case_done(const Record& record) = 0;
   // records: all, without their samples.
   virtual void finish(const RunContext& context, const std::vector<Record>& records) = 0;

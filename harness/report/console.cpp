@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "harness/measure/statistics.h"
 #include "harness/record/summary.h"
 #include "machine/base/clock.h"
 #include "machine/base/error.h"
@@ -114,15 +115,15 @@ void Console::start(std::size_t cases) {
 void Console::case_started(const std::string& name) {
   current_ = plain(name);
   so_far_.clear();
-  case_started_s_ = so_far_said_s_ = seconds_();
+  case_started_s_ = so_far_shown_s_ = seconds_();
   if (terminal_.interactive) draw(false);
 }
 
-void Console::case_sampled(double seconds, int samples) {
-  if (seconds_() - so_far_said_s_ < so_far_s) return;
-  so_far_said_s_ = seconds_();
-  so_far_ = fmt::format("{} so far ({} sample{})", seconds_text(seconds), samples,
-                        samples == 1 ? "" : "s");
+void Console::case_sampled(std::span<const double> times) {
+  if (seconds_() - so_far_shown_s_ < so_far_s) return;
+  so_far_shown_s_ = seconds_();
+  so_far_ = fmt::format("{} so far ({} sample{})", seconds_text(median(times)), times.size(),
+                        times.size() == 1 ? "" : "s");
   if (terminal_.interactive) return draw(false);
   put(fmt::format("running {}  {}\n", current_, so_far_));
 }

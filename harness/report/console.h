@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,7 +47,7 @@ class Console : public Progress {
   void head(const std::vector<std::pair<std::string, std::string>>& facts);
   void start(std::size_t cases) override;
   void case_started(const std::string& name) override;
-  void case_sampled(double seconds, int samples) override;
+  void case_sampled(std::span<const double> times) override;
   void case_done(const Record& record) override;
   void finish(const RunContext& context, const std::vector<Record>& records) override;
 
@@ -62,7 +63,7 @@ class Console : public Progress {
   std::function<double()> seconds_;
   std::size_t cases_ = 0, done_ = 0;
   std::string current_, so_far_;  // the case's name and its median so far
-  double started_s_ = 0, case_started_s_ = 0, so_far_said_s_ = 0, drawn_s_ = 0;
+  double started_s_ = 0, case_started_s_ = 0, so_far_shown_s_ = 0, drawn_s_ = 0;
   double most_s_ = std::numeric_limits<double>::infinity();
   double recent_s_ = 0;  // per case, weighted towards the last ones
   bool on_screen_ = false;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <ranges>
 #include <sstream>
@@ -110,15 +111,15 @@ TEST_F(ConsoleTest, ALongCaseShowsItsMedianSoFar) {
     console.case_started("training_speed/ranks:2");
     taken();
     now_ += 9;
-    console.case_sampled(6.25, 1);
+    console.case_sampled(std::array{6.25});
     EXPECT_EQ(taken(), "");
     now_ += 6;
-    console.case_sampled(6.5, 2);
+    console.case_sampled(std::array{6.25, 6.75});
     EXPECT_EQ(taken(), interactive ? "\r[....................]   0%  0/1  training_speed/ranks:2"
                                      "  6.50 s so far (2 samples)\x1b[K"
                                    : "running training_speed/ranks:2  6.50 s so far (2 samples)\n");
     now_ += 6;
-    console.case_sampled(6.5, 3);
+    console.case_sampled(std::array{6.25, 6.75, 6.5});
     EXPECT_EQ(taken(), "");  // too soon after the last
     console.case_started("training_speed/ranks:4");
     now_ += 1;

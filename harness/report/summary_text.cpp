@@ -41,13 +41,12 @@ std::size_t room_of(const Terminal& terminal) {
                               : table_columns;
 }
 
-// Explains the mark of speedup_text if a row has it.
-std::string footnote(const std::vector<std::vector<std::string>>& rows) {
-  const bool marked =
-      std::ranges::any_of(rows, [](const auto& row) { return row.back().ends_with('*'); });
-  return marked ? "* more ranks than cores: a library that spins while it waits takes whole time "
-                  "slices\n"
-                : "";
+// Adds the explanation of speedup_text's mark if the table shows it.
+std::string with_footnote(std::string table) {
+  if (table.find("x*\n") != std::string::npos)
+    table +=
+        "* more ranks than cores: a library that spins while it waits takes whole time slices\n";
+  return table;
 }
 
 std::string unit_table(const Summary& summary, const Terminal& terminal) {
@@ -64,7 +63,7 @@ std::string unit_table(const Summary& summary, const Terminal& terminal) {
          number(unit.counts.failed), number(unit.counts.skipped), unit.best, unit.wire,
          unit.limit_fraction > 0 ? fmt::format("{:.0f} %", 100 * unit.limit_fraction) : "",
          unit.speedup});
-  return aligned(rows, room_of(terminal)) + footnote(rows);
+  return with_footnote(aligned(rows, room_of(terminal)));
 }
 
 // "all_reduce  (transport shared_memory, dtype float)", a table of the varying axes and results.
@@ -91,8 +90,8 @@ std::string case_table(const std::string& unit, const std::vector<const Record*>
     row.push_back(limit > 0 ? fmt::format("{:.0f} %", 100 * limit) : "");
     row.push_back(speedup_text(*record));
   }
-  return fmt::format("{}{}\n{}{}", unit, fixed.empty() ? "" : fmt::format("  ({})", fixed),
-                     aligned(rows, room_of(terminal)), footnote(rows));
+  return fmt::format("{}{}\n{}", unit, fixed.empty() ? "" : fmt::format("  ({})", fixed),
+                     with_footnote(aligned(rows, room_of(terminal))));
 }
 
 constexpr std::size_t few_lines = 60;  // of case tables; more cases get one row per unit
@@ -145,18 +144,19 @@ std::string limits_text(const std::vector<Record>& records, const Terminal& term
     if (!farthest || fraction(&record) < fraction(farthest)) farthest = &record;
   }
   // A pipe gets the whole name, for `run CASE`.
-  const auto shown = [&](const Record* one) {
-    const std::string name = plain(one->name);
-    return terminal.interactive ? fitted(name, static_cast<int>(room_of(terminal)) - 33) : name;
+  const auto line = [&](std::string_view title, const Record* one) {
+    const std::string start = fmt::format("{} {:3.0f} %  ", title, 100 * fraction(one));
+    const std::size_t room = terminal.interactive ? room_of(terminal) - start.size() : ~0U >> 1;
+    return fmt::format("{}{}\n", start, fitted(plain(one->name), static_cast<int>(room)));
   };
   std::string text;
   if (nearest && nearest != farthest)
-    text = fmt::format(
-        "\nnearest to its limit:    {:3.0f} %  {}\nfarthest from its limit: {:3.0f} %  {}\n",
-        100 * fraction(nearest), shown(nearest), 100 * fraction(farthest), shown(farthest));
+    text = "\n" + line("nearest to its limit:   ", nearest) +
+           line("farthest from its limit:", farthest);
   if (above > 0)
-    text += fmt::format("{}above 100 % of the limit: {} case{} (limits are rates of large data)\n",
-                        text.empty() ? "\n" : "", above, above == 1 ? "" : "s");
+    text +=
+        fmt::format("{}above 100 % of the limit: {} case{}, so the measured rates are too low\n",
+                    text.empty() ? "\n" : "", above, above == 1 ? "" : "s");
   return text;
 }
 

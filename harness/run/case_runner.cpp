@@ -173,7 +173,7 @@ machine::Link* CaseRunner::sampling_link(const machine::Group& group) {
 }
 
 void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
-                     const std::function<void(double seconds, int samples)>& on_block) {
+                     const std::function<void(std::span<const double> times)>& on_block) {
   record = skipped(plan, repetition, {});
   const machine::Group group = machine::first_ranks("world", plan.ranks, world_.rank());
   Context context{world_,

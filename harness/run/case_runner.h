@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "harness/measure/rates.h"
@@ -28,7 +29,7 @@ class CaseRunner {
   // any error after which the ranks are out of step.
   // on_block: SamplingLimits::on_block.
   void run(const PlannedCase& plan, int repetition, Record& record,
-           const std::function<void(double seconds, int samples)>& on_block = {});
+           const std::function<void(std::span<const double> times)>& on_block = {});
 
  private:
   machine::Link* sampling_link(const machine::Group& group);

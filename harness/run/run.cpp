@@ -116,8 +116,8 @@ void CaseLoop::execute(const Command& command, Record& record, Progress* progres
       runner_.rates().measure_link(world_, plan.ranks, *transport);
   }
   world_.set_active_ranks(plan.ranks);
-  const auto on_block = [progress](double seconds, int samples) {
-    if (progress) progress->case_sampled(seconds, samples);
+  const auto on_block = [progress](std::span<const double> times) {
+    if (progress) progress->case_sampled(times);
   };
   if (world_.rank() < plan.ranks) runner_.run(plan, command.repetition, record, on_block);
   world_.board().set_activity("between cases");
