@@ -5,6 +5,7 @@
 
 #include "machine/device/cuda/attention_arguments.cuh"
 #include "machine/device/cuda/lanes.cuh"
+#include "machine/device/cuda/ptx.cuh"
 #include "machine/device/kernels/functions.h"
 
 namespace machine::cuda {
@@ -74,8 +75,6 @@ constexpr std::size_t plain_backward_bytes(int cols) {
                                               2 * warp_size * (cols + 1));
 }
 
-extern __shared__ __align__(16) unsigned char attention_memory[];
-
 template <class T, int per_lane>
 __global__ void __launch_bounds__(attention_threads) attend_plain(AttentionArguments<T> a) {
   using A = kernel::Value<T>;
@@ -83,7 +82,7 @@ __global__ void __launch_bounds__(attention_threads) attend_plain(AttentionArgum
   const AttentionTile mine(blockIdx.x, a.queries, tile, a.heads);
   const std::int64_t kv_head = mine.head / (a.heads / a.kv_heads);
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = WarpLanes::lane();
-  T* q = reinterpret_cast<T*>(attention_memory);
+  T* q = reinterpret_cast<T*>(dynamic_shared());
   T* k = q + tile * a.head;
   T* v = k + warp_size * (a.head + 1);
   load_rows(q, a.head, a.q.at(mine.sequence, mine.head, 0), a.q.row, mine.begin, a.queries, tile,
@@ -158,7 +157,7 @@ __global__ void __launch_bounds__(attention_threads)
   const AttentionTile mine(blockIdx.x, num_own, tile, of_keys ? a.kv_heads : a.heads);
   const std::int64_t kv_head = of_keys ? mine.head : mine.head / group;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = WarpLanes::lane();
-  T* own_left = reinterpret_cast<T*>(attention_memory);  // q or k
+  T* own_left = reinterpret_cast<T*>(dynamic_shared());  // q or k
   T* own_right = own_left + tile * a.head;               // d_out or v
   T* left = own_right + tile * a.head;                   // k or q
   T* right = left + warp_size * (a.head + 1);            // v or d_out

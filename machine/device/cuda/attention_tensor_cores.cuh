@@ -10,6 +10,7 @@
 
 #include "machine/device/cuda/attention_arguments.cuh"
 #include "machine/device/cuda/lanes.cuh"
+#include "machine/device/cuda/ptx.cuh"
 #include "machine/device/kernels/functions.h"
 
 namespace machine::cuda {
@@ -21,27 +22,10 @@ constexpr int own_rows = mma_warps * 16;  // per block
 template <class T>
 __device__ inline void multiply_add(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    mma_bfloat16(d, a, b);
   } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    mma_half(d, a, b);
   }
-}
-
-// b[k][n] = rows[k][n] of 16 rows of 8 elements. row: this lane's row address, aligned to 16 bytes.
-__device__ inline void load_transposed(unsigned (&b)[2], const void* row) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(b[0]), "=r"(b[1])
-               : "r"(address)
-               : "memory");
 }
 
 template <class T>
@@ -101,9 +85,9 @@ struct MmaTile {
     b[0] = pair_at(at);
     b[1] = pair_at(at + 8);
   }
-  // Rows [k, k + 16), columns [col, col + 8), as a right operand.
+  // Rows [k, k + 16), columns [col, col + 8), as a right operand: b[k][n] = rows[k][n].
   __device__ void right(unsigned (&b)[2], int k, int col) const {
-    load_transposed(b, data + (k + WarpLanes::lane() % 16) * pitch + col);
+    load_matrices_transposed(b, data + (k + WarpLanes::lane() % 16) * pitch + col);
   }
 };
 
@@ -181,8 +165,6 @@ constexpr std::size_t mma_bytes(int tiles_of_own, int tiles_of_others, int other
          static_cast<std::size_t>(tiles_of_own * own_rows + tiles_of_others * others);
 }
 
-extern __shared__ __align__(16) unsigned char attention_memory[];
-
 template <class T, int width>
 __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> a) {
   using Tile = MmaTile<T, width>;
@@ -191,7 +173,7 @@ __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> 
   const AttentionTile mine(blockIdx.x, a.queries, own_rows, a.heads);
   const std::int64_t kv_head = mine.head / (a.heads / a.kv_heads);
   const std::int64_t begin = mine.begin + threadIdx.x / warp_size * 16;  // of the warp
-  const Tile q{reinterpret_cast<T*>(attention_memory)};
+  const Tile q{reinterpret_cast<T*>(dynamic_shared())};
   const Tile k{q.data + own_rows * Tile::pitch};
   const Tile v{k.data + keys * Tile::pitch};
   q.load(a.q, mine.sequence, mine.head, mine.begin, a.queries, own_rows, a.head, a.packed);
@@ -261,7 +243,7 @@ __global__ void __launch_bounds__(mma_threads) attend_backward_mma(AttentionArgu
   const AttentionTile mine(blockIdx.x, num_own, own_rows, of_keys ? a.kv_heads : a.heads);
   const std::int64_t kv_head = of_keys ? mine.head : mine.head / group;
   const std::int64_t begin = mine.begin + threadIdx.x / warp_size * 16;
-  const Tile own_left{reinterpret_cast<T*>(attention_memory)};   // q or k
+  const Tile own_left{reinterpret_cast<T*>(dynamic_shared())};   // q or k
   const Tile own_right{own_left.data + own_rows * Tile::pitch};  // d_out or v
   const Tile left{own_right.data + own_rows * Tile::pitch};      // k or q
   const Tile right{left.data + others * Tile::pitch};            // v or d_out

@@ -2,6 +2,7 @@
 
 #include "machine/device/cuda/attention_plain.cuh"
 #include "machine/device/cuda/attention_tensor_cores.cuh"
+#include "machine/device/cuda/ptx.cuh"
 
 namespace machine::cuda {
 namespace {
@@ -33,8 +34,8 @@ class Launcher {
     const Arguments& a = arguments_;
     if (a.queries > 0) {
       const std::int64_t rows = a.sequences * a.heads * a.queries;
-      attention_delta<T>
-          <<<static_cast<unsigned>(blocks_for(rows, warps_per_block)), block_size, 0, stream_>>>(a);
+      SHARDMARK_LAUNCH(attention_delta<T>, static_cast<unsigned>(blocks_for(rows, warps_per_block)),
+                       block_size, 0, stream_, a);
       check(device_, "an attention's delta", cudaGetLastError());
     }
     if constexpr (is_narrow<T>) {
@@ -82,8 +83,8 @@ class Launcher {
     SHARDMARK_CUDA(device_,
                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         static_cast<int>(bytes)));
-    kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), bytes, stream_>>>(
-        arguments_);
+    SHARDMARK_LAUNCH(kernel, static_cast<unsigned>(blocks), static_cast<unsigned>(threads), bytes,
+                     stream_, arguments_);
     check(device_, "an attention kernel", cudaGetLastError());
   }
 

@@ -1,6 +1,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "machine/device/cuda/ptx.cuh"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"
 
@@ -13,17 +14,11 @@ struct Words {
   std::uint32_t missed;  // written by the device: number of the last gate that missed its deadline
 };
 
-__device__ std::uint64_t now_ns() {
-  std::uint64_t ns;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-  return ns;
-}
-
 // The device measures the time from the start of the kernel.
 __global__ void hold(volatile Words* words, std::uint32_t number, std::uint64_t deadline_ns) {
-  const std::uint64_t begin = now_ns();
+  const std::uint64_t begin = global_timer_ns();
   while (words->opened != number) {
-    if (now_ns() - begin > deadline_ns) {
+    if (global_timer_ns() - begin > deadline_ns) {
       words->missed = number;
       __threadfence_system();
       return;
@@ -65,7 +60,7 @@ class CudaGate final : public Gate {
 
   void close() override {
     make_current(device_);
-    hold<<<1, 1, 0, stream_>>>(on_device_, ++number_, deadline_ns_);
+    SHARDMARK_LAUNCH(hold, 1, 1, 0, stream_, on_device_, ++number_, deadline_ns_);
     check(device_, "the kernel that holds a stream", cudaGetLastError());
   }
   void open() override {

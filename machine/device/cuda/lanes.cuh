@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "machine/device/cuda/ptx.cuh"
 #include "machine/device/dtype.h"
 
 namespace machine::cuda {
@@ -18,7 +19,7 @@ constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
 
 template <class A, class Join>
 SHARDMARK_BOTH inline A join_warp(A mine, const Join& join) {
-#ifdef __CUDA_ARCH__
+#ifdef SHARDMARK_DEVICE_PASS
   for (int distance = warp_size / 2; distance > 0; distance /= 2)
     mine = join(mine, __shfl_xor_sync(every_lane, mine, distance));
 #endif
@@ -26,7 +27,7 @@ SHARDMARK_BOTH inline A join_warp(A mine, const Join& join) {
 }
 
 SHARDMARK_BOTH inline int thread_of_block() {
-#ifdef __CUDA_ARCH__
+#ifdef SHARDMARK_DEVICE_PASS
   return static_cast<int>(threadIdx.x);
 #else
   return 0;
@@ -75,7 +76,7 @@ struct BlockLanes : LanesBase<BlockLanes> {
   template <class A, class Join>
   SHARDMARK_BOTH static A join(A mine, const Join& join_two) {
     mine = join_warp(mine, join_two);
-#ifdef __CUDA_ARCH__
+#ifdef SHARDMARK_DEVICE_PASS
     __shared__ A of_warp[warps_per_block];
     __syncthreads();  // all threads have read the array of the previous join
     if (lane() % warp_size == 0) of_warp[lane() / warp_size] = mine;

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "machine/device/cuda/lanes.cuh"
+#include "machine/device/cuda/ptx.cuh"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/kernels/fields.h"
 
@@ -420,7 +421,7 @@ class CudaLaunch {
   void start(const char* what, void (*kernel)(Parameters...), Grid blocks,
              const Arguments&... arguments) const {
     cuda::make_current(device_);
-    kernel<<<blocks, cuda::block_size, 0, stream_>>>(arguments...);
+    SHARDMARK_LAUNCH(kernel, blocks, cuda::block_size, 0, stream_, arguments...);
     cuda::check(device_, what, cudaGetLastError());
   }
 

@@ -1,5 +1,6 @@
 
 #include "machine/device/cuda/gemm.h"
+#include "machine/device/cuda/ptx.cuh"
 #include "machine/device/kernels/fields.h"
 
 namespace machine::cuda {
@@ -26,8 +27,8 @@ void scale(int device, cudaStream_t stream, const Matrix& c, float beta) {
   const auto blocks = static_cast<unsigned>((count + threads - 1) / threads);
   make_current(device);
   visit(c.dtype, [&]<class T>(T) {
-    scale_kernel<T><<<blocks, threads, 0, stream>>>(c, beta, c.batch_stride[0], c.batch_stride[1],
-                                                    c.batch[1], count);
+    SHARDMARK_LAUNCH(scale_kernel<T>, blocks, threads, 0, stream, c, beta, c.batch_stride[0],
+                     c.batch_stride[1], c.batch[1], count);
   });
   check(device, "the scaling of a matrix", cudaGetLastError());
 }
