@@ -8,7 +8,7 @@
 #                "." is the room itself. A folder that is not listed belongs to the one above it.
 #   PUBLIC       the door: the headers that other rooms may include.
 #   MAY_INCLUDE  the rooms whose doors this room may use.
-# WITHOUT lists sources that the caller adds under a condition. UNSANITIZED lists tests that
+# WITHOUT lists sources and tests that the caller adds under a condition. UNSANITIZED lists tests that
 # sanitizers leave out: formulas, proofs and rates, whose memory the other tests cover. OPTIMIZE is
 # the level of release builds, default 3: text and JSON compile three times as long with 3 as with 1.
 # OBJECTS links the room as objects, because an archive drops units without callers.
@@ -109,6 +109,7 @@ function(room name)
   endif()
   if(ARG_WITHOUT)
     list(REMOVE_ITEM sources ${ARG_WITHOUT})
+    list(REMOVE_ITEM tests ${ARG_WITHOUT})
     list(REMOVE_ITEM headers ${ARG_WITHOUT})
   endif()
   if(ARG_OBJECTS)

@@ -1,0 +1,386 @@
+#include "machine/virtual_gpu/block.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <boost/context/detail/fcontext.hpp>
+#include <csetjmp>
+#include <csignal>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "machine/virtual_gpu/configuration.h"
+#include "machine/virtual_gpu/memory.h"
+
+__thread uint3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace machine::virtual_gpu {
+namespace {
+
+namespace context = boost::context::detail;
+
+constexpr std::size_t stack_bytes = std::size_t{128} << 10, page = 4096;
+constexpr std::size_t most_dynamic = std::size_t{228} << 10;
+
+// A stack with a page below it that faults.
+class Stack {
+ public:
+  Stack()
+      : base_(static_cast<std::byte*>(::mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
+    ::mprotect(base_, page, PROT_NONE);
+  }
+  ~Stack() { ::munmap(base_, stack_bytes); }
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+  std::byte* top() const { return base_ + stack_bytes; }
+
+ private:
+  std::byte* base_;
+};
+
+struct Fiber {
+  Stack stack;
+  context::fcontext_t context = nullptr;  // null: not started
+};
+
+enum class Phase : unsigned char { fresh, ready, at_barrier, in_warp, ended };
+
+struct Thread {
+  Phase phase;
+  Fiber* fiber;  // of a thread that waits
+};
+
+struct Warp {
+  Meeting meeting;
+  const char* operation;
+  unsigned mask, arrived;
+};
+
+class Runner {
+ public:
+  Runner()
+      : shared_(static_cast<std::byte*>(::mmap(nullptr, most_dynamic + page, PROT_READ | PROT_WRITE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    ::mprotect(shared_ + most_dynamic, page, PROT_NONE);
+    stack_t present{};
+    ::sigaltstack(nullptr, &present);
+    if (!(present.ss_flags & SS_DISABLE)) return;
+    // A handler cannot run on a stack that has overflowed.
+    handlers_.resize(std::size_t{64} << 10);
+    stack_t mine{};
+    mine.ss_sp = handlers_.data();
+    mine.ss_size = handlers_.size();
+    ::sigaltstack(&mine, nullptr);
+  }
+  ~Runner() {
+    ::munmap(shared_, most_dynamic + page);
+    if (handlers_.empty()) return;
+    stack_t none{};
+    none.ss_flags = SS_DISABLE;
+    ::sigaltstack(&none, nullptr);
+  }
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  Outcome run(const Grid& grid, const std::function<void()>& thread);
+  const std::byte* meet(const char* operation, unsigned mask, const void* in, std::size_t bytes,
+                        Complete complete);
+  void sync_threads();
+  [[noreturn]] void fail(cudaError_t status, const std::string& text);
+  std::byte* dynamic() const { return shared_ + most_dynamic - dynamic_bytes_; }
+  bool is_dynamic(const void* address, std::size_t bytes) const {
+    const auto* at = static_cast<const std::byte*>(address);
+    return at >= dynamic() && at + bytes <= shared_ + most_dynamic;
+  }
+  [[noreturn]] void fault(int signal, const void* address) {
+    fault_signal_ = signal;
+    fault_address_ = address;
+    siglongjmp(before_, 1);
+  }
+
+ private:
+  static void enter_fiber(context::transfer_t transfer);
+  void run_block();
+  void resume(Fiber& fiber);
+  void wait(Phase phase);  // of the current thread
+  void release_barrier();
+  int next_fresh();
+  void select(int thread);
+  std::string where() const {
+    return fmt::format("{}, block ({}, {}, {}), thread ({}, {}, {})", grid_->kernel, blockIdx.x,
+                       blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+  }
+
+  std::byte* shared_;
+  std::vector<std::byte> handlers_;  // the stack of signal handlers
+  std::size_t dynamic_bytes_ = 0;
+  const Grid* grid_ = nullptr;
+  const std::function<void()>* body_ = nullptr;
+  bool shuffled_ = false;
+  Outcome outcome_;
+  sigjmp_buf before_;
+  volatile int fault_signal_ = 0;
+  const void* volatile fault_address_ = nullptr;
+
+  std::vector<Thread> threads_;
+  std::vector<std::unique_ptr<Warp>> warps_;
+  int count_ = 0, fresh_ = 0, ended_ = 0, at_barrier_ = 0, current_ = 0;
+  std::deque<int> ready_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> idle_;
+  Fiber* active_ = nullptr;
+  context::fcontext_t scheduler_ = nullptr;
+};
+
+// One per thread of the host: the fibers of a block never change it.
+Runner& runner() {
+  thread_local Runner of_thread;
+  return of_thread;
+}
+thread_local bool kernel_runs = false;
+
+struct sigaction previous_segv, previous_ill;
+
+void on_fault(int signal, siginfo_t* info, void* ucontext) {
+  if (kernel_runs) runner().fault(signal, info->si_addr);
+  if (signal == SIGSEGV) {
+    const std::string text =
+        fmt::format("virtual GPU: host code accesses {}\n", describe(info->si_addr));
+    [[maybe_unused]] const auto written = ::write(2, text.data(), text.size());
+  }
+  const struct sigaction& previous = signal == SIGSEGV ? previous_segv : previous_ill;
+  if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(signal, info, ucontext);
+  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
+    return previous.sa_handler(signal);
+  ::sigaction(signal, &previous, nullptr);  // the instruction faults again
+}
+
+}  // namespace
+
+void install_fault_handlers() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    ::sigaction(SIGSEGV, &action, &previous_segv);
+    ::sigaction(SIGILL, &action, &previous_ill);
+  });
+}
+
+namespace {
+
+Outcome Runner::run(const Grid& grid, const std::function<void()>& thread) {
+  install_fault_handlers();
+  grid_ = &grid;
+  body_ = &thread;
+  outcome_ = {};
+  count_ = static_cast<int>(grid.block.x * grid.block.y * grid.block.z);
+  threads_.resize(static_cast<std::size_t>(count_));
+  while (warps_.size() * warp_lanes < threads_.size()) warps_.push_back(std::make_unique<Warp>());
+  dynamic_bytes_ = (grid.shared_bytes + 15) / 16 * 16;
+  shuffled_ = configuration().order == Order::random && random_number() % 2 == 1;
+  gridDim = {grid.grid.x, grid.grid.y, grid.grid.z};
+  blockDim = {grid.block.x, grid.block.y, grid.block.z};
+  kernel_runs = true;
+  if (sigsetjmp(before_, 1) == 0) {
+    const std::uint64_t blocks = std::uint64_t{grid.grid.x} * grid.grid.y * grid.grid.z;
+    for (std::uint64_t i = 0; i < blocks && outcome_.status == cudaSuccess; ++i) {
+      const std::uint64_t block = shuffled_ ? blocks - 1 - i : i;
+      blockIdx = {static_cast<unsigned>(block % grid.grid.x),
+                  static_cast<unsigned>(block / grid.grid.x % grid.grid.y),
+                  static_cast<unsigned>(block / grid.grid.x / grid.grid.y)};
+      run_block();
+    }
+  } else if (fault_signal_ == SIGILL) {
+    outcome_ = {cudaErrorMisalignedAddress, where() + ": an address is not aligned"};
+  } else {
+    outcome_ = {cudaErrorIllegalAddress,
+                where() + ": access to " + describe(const_cast<const void*>(fault_address_))};
+  }
+  kernel_runs = false;
+  if (outcome_.status != cudaSuccess) {
+    // The stacks of the block's threads hold no objects that need their destructors.
+    idle_.clear();
+    for (const auto& fiber : fibers_) {
+      fiber->context = nullptr;
+      idle_.push_back(fiber.get());
+    }
+  }
+  return outcome_;
+}
+
+void Runner::run_block() {
+  std::memset(dynamic(), 0xff, dynamic_bytes_);
+  for (Thread& thread : threads_) thread = {Phase::fresh, nullptr};
+  for (auto& warp : warps_) warp->arrived = warp->mask = 0;
+  fresh_ = ended_ = at_barrier_ = 0;
+  ready_.clear();
+  while (ended_ < count_ && outcome_.status == cudaSuccess) {
+    if (fresh_ < count_) {
+      if (idle_.empty()) {
+        fibers_.push_back(std::make_unique<Fiber>());
+        idle_.push_back(fibers_.back().get());
+      }
+      Fiber* fiber = idle_.back();
+      idle_.pop_back();
+      resume(*fiber);
+    } else if (!ready_.empty()) {
+      const int thread = shuffled_ ? ready_.back() : ready_.front();
+      shuffled_ ? ready_.pop_back() : ready_.pop_front();
+      select(thread);
+      resume(*threads_[static_cast<std::size_t>(thread)].fiber);
+    } else {
+      int in_warps = 0;
+      for (const Thread& thread : threads_) in_warps += thread.phase == Phase::in_warp;
+      outcome_ = {cudaErrorLaunchFailure,
+                  fmt::format("{}: deadlock: {} threads wait at __syncthreads, {} in a warp's "
+                              "operation, {} have ended",
+                              where(), at_barrier_, in_warps, ended_)};
+    }
+  }
+}
+
+void Runner::select(int thread) {
+  current_ = thread;
+  const auto index = static_cast<unsigned>(thread);
+  threadIdx = {index % blockDim.x, index / blockDim.x % blockDim.y,
+               index / blockDim.x / blockDim.y};
+}
+
+void Runner::resume(Fiber& fiber) {
+  active_ = &fiber;
+  if (!fiber.context)
+    fiber.context = context::make_fcontext(fiber.stack.top(), stack_bytes - page, enter_fiber);
+  const context::transfer_t back = context::jump_fcontext(fiber.context, this);
+  if (active_) active_->context = back.fctx;
+}
+
+// A fiber runs fresh threads one after another. It becomes idle if no thread is fresh.
+void Runner::enter_fiber(context::transfer_t transfer) {
+  auto& self = *static_cast<Runner*>(transfer.data);
+  self.scheduler_ = transfer.fctx;
+  for (;;) {
+    for (int thread = self.next_fresh(); thread >= 0; thread = self.next_fresh()) {
+      (*self.body_)();
+      self.threads_[static_cast<std::size_t>(self.current_)].phase = Phase::ended;
+      ++self.ended_;
+      self.release_barrier();
+    }
+    self.idle_.push_back(self.active_);
+    self.scheduler_ = context::jump_fcontext(self.scheduler_, nullptr).fctx;
+  }
+}
+
+int Runner::next_fresh() {
+  if (fresh_ == count_) return -1;
+  const int thread = shuffled_ ? count_ - 1 - fresh_ : fresh_;
+  ++fresh_;
+  select(thread);
+  return thread;
+}
+
+void Runner::wait(Phase phase) {
+  Thread& thread = threads_[static_cast<std::size_t>(current_)];
+  thread = {phase, active_};
+  scheduler_ = context::jump_fcontext(scheduler_, nullptr).fctx;
+}
+
+// Threads that have ended do not take part.
+void Runner::release_barrier() {
+  if (at_barrier_ == 0 || at_barrier_ + ended_ < count_) return;
+  at_barrier_ = 0;
+  for (int i = 0; i < count_; ++i) {
+    Thread& thread = threads_[static_cast<std::size_t>(i)];
+    if (thread.phase != Phase::at_barrier) continue;
+    thread.phase = Phase::ready;
+    ready_.push_back(i);
+  }
+}
+
+void Runner::sync_threads() {
+  ++at_barrier_;
+  if (at_barrier_ + ended_ == count_) {
+    const int self = current_;
+    threads_[static_cast<std::size_t>(self)].phase = Phase::ready;
+    release_barrier();
+    if (!ready_.empty()) {
+      // The last thread also gives way, so the order of threads after a barrier is that of ready_.
+      ready_.push_back(self);
+      wait(Phase::ready);
+    }
+    return;
+  }
+  wait(Phase::at_barrier);
+}
+
+const std::byte* Runner::meet(const char* operation, unsigned mask, const void* in,
+                              std::size_t bytes, Complete complete) {
+  const int lane = current_ % warp_lanes, first = current_ - lane;
+  Warp& warp = *warps_[static_cast<std::size_t>(current_ / warp_lanes)];
+  if (!(mask >> lane & 1))
+    fail(cudaErrorIllegalInstruction,
+         fmt::format("{} without its lane in mask {:#x}", operation, mask));
+  if (warp.arrived == 0) {
+    warp.operation = operation;
+    warp.mask = mask;
+  } else if (warp.mask != mask || std::strcmp(warp.operation, operation) != 0) {
+    fail(cudaErrorLaunchFailure,
+         fmt::format("{} of mask {:#x} while lanes {:#x} wait in {} of mask {:#x}", operation, mask,
+                     warp.arrived, warp.operation, warp.mask));
+  }
+  warp.arrived |= 1u << lane;
+  std::memcpy(warp.meeting.in[lane], in, bytes);
+  for (int i = 0; i < warp_lanes; ++i) {
+    if (!(mask >> i & 1)) continue;
+    if (first + i >= count_ || threads_[static_cast<std::size_t>(first + i)].phase == Phase::ended)
+      fail(cudaErrorLaunchFailure,
+           fmt::format("{} of mask {:#x}, but lane {} has ended", operation, mask, i));
+  }
+  if (warp.arrived != mask) {
+    wait(Phase::in_warp);
+    return warp.meeting.out[lane];
+  }
+  complete(warp.meeting, mask);
+  warp.arrived = 0;
+  const int self = current_;
+  for (int i = 0; i < warp_lanes; ++i) {
+    if (!(mask >> i & 1) || first + i == self) continue;
+    threads_[static_cast<std::size_t>(first + i)].phase = Phase::ready;
+    ready_.push_back(first + i);
+  }
+  return warp.meeting.out[lane];
+}
+
+void Runner::fail(cudaError_t status, const std::string& text) {
+  outcome_ = {status, where() + ": " + text};
+  context::jump_fcontext(scheduler_, nullptr);
+  std::abort();  // the fiber is never resumed
+}
+
+}  // namespace
+
+const std::byte* meet(const char* operation, unsigned mask, const void* in, std::size_t bytes,
+                      Complete complete) {
+  return runner().meet(operation, mask, in, bytes, complete);
+}
+void sync_threads() { runner().sync_threads(); }
+void fail_kernel(cudaError_t status, const std::string& text) { runner().fail(status, text); }
+unsigned char* dynamic_shared_memory() {
+  return reinterpret_cast<unsigned char*>(runner().dynamic());
+}
+void check_shared(const char* operation, const void* address, std::size_t bytes) {
+  if (!runner().is_dynamic(address, bytes))
+    runner().fail(cudaErrorInvalidAddressSpace,
+                  fmt::format("{} at {}, which is not dynamic shared memory of the block",
+                              operation, address));
+}
+Outcome run_grid(const Grid& grid, const std::function<void()>& thread) {
+  return runner().run(grid, thread);
+}
+}  // namespace machine::virtual_gpu

@@ -1,0 +1,310 @@
+// The functions of the runtime for devices, memory, copies and kernels.
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "machine/virtual_gpu/block.h"
+#include "machine/virtual_gpu/configuration.h"
+#include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/launch.h"
+#include "machine/virtual_gpu/memory.h"
+#include "machine/virtual_gpu/streams.h"
+
+namespace machine::virtual_gpu {
+namespace {
+
+constexpr std::size_t plain_shared_memory = std::size_t{48} << 10;  // of a block without opt-in
+
+struct Devices {
+  std::mutex mutex;
+  std::set<std::pair<int, int>> peers;      // enabled: from, to
+  std::map<const void*, int> opted_shared;  // by kernel: cudaFuncSetAttribute
+};
+Devices& devices() {
+  static Devices& of_process = *new Devices;
+  return of_process;
+}
+
+bool reaches(int device, int other) {
+  const std::lock_guard lock(devices().mutex);
+  return device == other || devices().peers.contains({device, other});
+}
+
+bool exists(int device) { return device >= 0 && device < configuration().devices; }
+
+cudaError_t no_device(int device) {
+  return failed(cudaErrorInvalidDevice,
+                fmt::format("device {} of {}", device, configuration().devices));
+}
+
+// Returns the fault of a kernel on `device` that uses the address, or an empty text.
+std::string fault_of(int device, const void* address) {
+  Allocation allocation;
+  switch (find(address, &allocation)) {
+    case Place::device:
+      if (!allocation.live) return text_of(allocation);
+      return reaches(device, allocation.device)
+                 ? ""
+                 : text_of(allocation) + ", without peer access to that device";
+    case Place::pageable:
+      return fmt::format("pageable host memory at {}", address);
+    case Place::pinned:
+    case Place::unmapped:
+      return "";
+  }
+  return "";
+}
+
+cudaError_t check_grid(dim3 grid, dim3 block) {
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  const bool valid = grid.x > 0 && grid.y > 0 && grid.z > 0 && threads > 0 && threads <= 1024 &&
+                     block.x <= 1024 && block.y <= 1024 && block.z <= 64 && grid.x <= 0x7fffffffu &&
+                     grid.y <= 65535 && grid.z <= 65535;
+  if (valid) return cudaSuccess;
+  return failed(cudaErrorInvalidConfiguration,
+                fmt::format("grid ({}, {}, {}), block ({}, {}, {})", grid.x, grid.y, grid.z,
+                            block.x, block.y, block.z));
+}
+
+cudaError_t check_shared_bytes(const void* kernel, std::size_t bytes) {
+  std::size_t allowed = plain_shared_memory;
+  {
+    const std::lock_guard lock(devices().mutex);
+    const auto found = devices().opted_shared.find(kernel);
+    if (found != devices().opted_shared.end())
+      allowed = std::max(allowed, static_cast<std::size_t>(found->second));
+  }
+  if (bytes <= allowed) return cudaSuccess;
+  return failed(cudaErrorInvalidValue,
+                fmt::format("{} bytes of dynamic shared memory; {} are allowed "
+                            "(cudaFuncAttributeMaxDynamicSharedMemorySize)",
+                            bytes, allowed));
+}
+
+void copy(int device, void* to, const void* from, std::size_t bytes) {
+  // A mapping of a peer's memory may have been closed since the call.
+  if (check_range("a queued copy", to, bytes) != cudaSuccess ||
+      check_range("a queued copy", from, bytes) != cudaSuccess)
+    return break_device(device, cudaErrorIllegalAddress, cudaGetErrorString(cudaErrorInvalidValue));
+  std::memmove(to, from, bytes);
+}
+
+// Returns whether the places of a copy are those of its kind.
+bool matches(cudaMemcpyKind kind, bool to_device, bool from_device) {
+  const cudaMemcpyKind from_host = to_device ? cudaMemcpyHostToDevice : cudaMemcpyHostToHost;
+  const cudaMemcpyKind from_memory = to_device ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost;
+  return kind == cudaMemcpyDefault || kind == (from_device ? from_memory : from_host);
+}
+
+}  // namespace
+
+void queue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block,
+                  std::size_t shared_bytes, cudaStream_t stream,
+                  const std::vector<std::uint64_t>& words, std::function<void()> thread) {
+  if (enter() != cudaSuccess) return;
+  const auto queue = queue_of(stream);
+  if (!queue) return;
+  const int device = queue->device;
+  if (device != current_device()) {
+    failed(cudaErrorInvalidResourceHandle,
+           fmt::format("a launch in a stream of device {}, but the current device is {}", device,
+                       current_device()));
+    return;
+  }
+  if (check_grid(grid, block) != cudaSuccess) return;
+  if (check_shared_bytes(kernel, shared_bytes) != cudaSuccess) return;
+  for (const std::uint64_t word : words) {
+    if (word < (std::uint64_t{1} << 40) || word >= (std::uint64_t{1} << 47)) continue;
+    const std::string fault = fault_of(device, reinterpret_cast<const void*>(word));
+    if (fault.empty()) continue;
+    break_device(device, cudaErrorIllegalAddress,
+                 fmt::format("an argument of {} is {}", name, fault));
+    return;
+  }
+  Operation operation;
+  operation.may_hold = std::uint64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z == 1;
+  operation.run = [device, launch = Grid{name, grid, block, shared_bytes},
+                   thread = std::move(thread)] {
+    const Outcome outcome = run_grid(launch, thread);
+    if (outcome.status != cudaSuccess) break_device(device, outcome.status, outcome.text);
+  };
+  append(queue, std::move(operation));
+}
+
+}  // namespace machine::virtual_gpu
+
+using namespace machine::virtual_gpu;
+
+extern "C" {
+
+// ---- devices
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 0;
+  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  if (configuration().devices == 0) return failed(cudaErrorNoDevice, "");
+  *count = configuration().devices;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  if (!exists(device)) return no_device(device);
+  set_current_device(device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  *device = current_device();
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  if (!exists(device)) return no_device(device);
+  const Configuration& all = configuration();
+  *properties = {};
+  const std::string name = fmt::format("virtual GPU (sm_{}{})", all.major, all.minor);
+  std::memcpy(properties->name, name.c_str(), name.size() + 1);
+  // The same in all processes of the host.
+  std::memcpy(properties->uuid.bytes, "virtual GPU", 11);
+  properties->uuid.bytes[15] = static_cast<char>(device + 1);
+  properties->totalGlobalMem = all.memory;
+  properties->sharedMemPerBlock = plain_shared_memory;
+  properties->sharedMemPerBlockOptin = most_shared_memory(all);
+  properties->sharedMemPerMultiprocessor = most_shared_memory(all) + 1024;
+  properties->regsPerBlock = 65536;
+  properties->warpSize = 32;
+  properties->maxThreadsPerBlock = 1024;
+  properties->maxThreadsDim[0] = properties->maxThreadsDim[1] = 1024;
+  properties->maxThreadsDim[2] = 64;
+  properties->maxGridSize[0] = 0x7fffffff;
+  properties->maxGridSize[1] = properties->maxGridSize[2] = 65535;
+  properties->major = all.major;
+  properties->minor = all.minor;
+  properties->multiProcessorCount = 1;
+  properties->canMapHostMemory = properties->unifiedAddressing = 1;
+  properties->concurrentKernels = properties->ipcEventSupported = 1;
+  properties->pciBusID = device + 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  if (!exists(device) || !exists(peer)) return no_device(exists(device) ? peer : device);
+  *can = device != peer && configuration().peers;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
+  VIRTUAL_GPU_ENTER;
+  if (flags != 0) return failed(cudaErrorInvalidValue, "flags must be 0");
+  if (!exists(peer) || peer == current_device()) return no_device(peer);
+  if (!configuration().peers) return failed(cudaErrorPeerAccessUnsupported, "");
+  const std::lock_guard lock(devices().mutex);
+  if (!devices().peers.insert({current_device(), peer}).second)
+    return failed(cudaErrorPeerAccessAlreadyEnabled, "");
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  VIRTUAL_GPU_ENTER;
+  run_device(current_device());
+  return enter();
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+// ---- memory
+
+cudaError_t cudaMalloc(void** address, std::size_t bytes) {
+  VIRTUAL_GPU_ENTER;
+  install_fault_handlers();
+  return allocate(current_device(), bytes, address);
+}
+
+// Waits for all work of the device.
+cudaError_t cudaFree(void* address) {
+  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  if (address == nullptr) return cudaSuccess;
+  Allocation allocation;
+  if (find(address, &allocation) == Place::device && allocation.live) run_device(allocation.device);
+  return release(address);
+}
+
+cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned int /*flags*/) {
+  VIRTUAL_GPU_ENTER;
+  return allocate_host(bytes, address);
+}
+
+cudaError_t cudaFreeHost(void* address) {
+  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  return address == nullptr ? cudaSuccess : release_host(address);
+}
+
+// Addresses are unified.
+cudaError_t cudaHostGetDevicePointer(void** seen, void* address, unsigned int /*flags*/) {
+  VIRTUAL_GPU_ENTER;
+  if (find(address) != Place::pinned)
+    return failed(cudaErrorInvalidValue, fmt::format("{} is not pinned memory", address));
+  *seen = address;
+  return cudaSuccess;
+}
+
+// A copy from or to pageable memory "might be synchronous" (CUDA Runtime API, "API synchronization
+// behavior"). So it may also be late: the memory is read and written when the copy runs.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  VIRTUAL_GPU_ENTER;
+  const auto queue = queue_of(stream);
+  if (!queue) return cudaErrorInvalidResourceHandle;
+  if (bytes == 0) return cudaSuccess;
+  const Place to_place = find(to), from_place = find(from);
+  if (to_place == Place::unmapped || from_place == Place::unmapped)
+    return failed(
+        cudaErrorInvalidValue,
+        fmt::format("a copy of {} bytes {} {}", bytes, to_place == Place::unmapped ? "to" : "from",
+                    describe(to_place == Place::unmapped ? to : from)));
+  if (!matches(kind, to_place == Place::device, from_place == Place::device))
+    return failed(cudaErrorInvalidMemcpyDirection, "");
+  cudaError_t status = check_range("a copy to", to, bytes);
+  if (status == cudaSuccess) status = check_range("a copy from", from, bytes);
+  if (status != cudaSuccess) return status;
+  Operation operation;
+  operation.run = [device = queue->device, to, from, bytes] { copy(device, to, from, bytes); };
+  append(queue, std::move(operation));
+  return cudaSuccess;
+}
+
+// ---- kernels
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  VIRTUAL_GPU_ENTER;
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
+    return failed(cudaErrorNotSupported, "the virtual GPU has no such attribute");
+  if (value < 0 || static_cast<std::size_t>(value) > most_shared_memory(configuration()))
+    return failed(cudaErrorInvalidValue,
+                  fmt::format("{} bytes of dynamic shared memory; a block can have at most {}",
+                              value, most_shared_memory(configuration())));
+  const std::lock_guard lock(devices().mutex);
+  devices().opted_shared[kernel] = value;
+  return cudaSuccess;
+}
+}
