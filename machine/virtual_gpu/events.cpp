@@ -56,7 +56,7 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
   return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 
-// The work that the event stands for still runs.
+// Work that was queued before the record still runs.
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   VIRTUAL_GPU_ENTER_TO_RELEASE;
   if (!forget(event)) return failed(cudaErrorInvalidResourceHandle, "not an event");

@@ -133,10 +133,6 @@ T atomicAdd(T* address, T value) {
   return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
 }
 template <class T>
-T atomicExch(T* address, T value) {
-  return std::atomic_ref<T>(*address).exchange(value, std::memory_order_relaxed);
-}
-template <class T>
 T atomicCAS(T* address, T expected, T value) {
   std::atomic_ref<T>(*address).compare_exchange_strong(expected, value);
   return expected;
