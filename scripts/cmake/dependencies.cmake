@@ -31,7 +31,6 @@ endif()
 if(SHARDMARK_CUDA STREQUAL "VIRTUAL")
   # The headers of the toolkit. machine/virtual_gpu is the runtime, and g++ compiles the kernels.
   find_package(CUDAToolkit 13 REQUIRED)
-  find_library(BOOST_CONTEXT_LIBRARY boost_context REQUIRED)
 elseif(SHARDMARK_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
