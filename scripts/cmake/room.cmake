@@ -72,6 +72,19 @@ function(optimize_tests)
   set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
+# Precompiles headers for a target. Targets with the same headers and optimization share them: the first
+# one compiles them.
+function(precompile target level)
+  string(SHA1 key "${level} ${ARGN}")
+  get_property(owner GLOBAL PROPERTY precompiled_${key})
+  if(owner)
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  else()
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    set_property(GLOBAL PROPERTY precompiled_${key} ${target})
+  endif()
+endfunction()
+
 function(room_tests name tests)
   if(SHARDMARK_SANITIZE MATCHES thread)
     # Only tests that start threads are useful there.
@@ -91,7 +104,7 @@ function(room_tests name tests)
   shardmark_compile_options(${name}_test)
   # The tested code is optimized; the tests compile without optimization.
   target_compile_options(${name}_test PRIVATE -O0)
-  target_precompile_headers(${name}_test PRIVATE <gtest/gtest.h> ${shardmark_precompiled})
+  precompile(${name}_test 0 <gtest/gtest.h> ${shardmark_precompiled})
   target_link_libraries(${name}_test PRIVATE ${name} GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${name})
@@ -131,7 +144,7 @@ function(room name)
   elseif(ARG_OPTIMIZE)
     target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O${ARG_OPTIMIZE}>)
   endif()
-  target_precompile_headers(${name} PRIVATE ${shardmark_precompiled})
+  precompile(${name} "${ARG_OPTIMIZE}" ${shardmark_precompiled})
   target_link_libraries(${name} PUBLIC ${ARG_MAY_INCLUDE} ${ARG_NEEDS})
   room_tests(${name} "${tests}")
 endfunction()
