@@ -50,8 +50,7 @@ void check_positions(const GptConfig& c) {
   if (c.rotary() && c.head() % 2 != 0)
     machine::reject(
         "heads is {}; position-embedding-type rope expects an even size of a head, but hidden {} / "
-        "{} "
-        "is odd (example: {})",
+        "{} is odd (example: {})",
         c.heads, c.hidden, c.heads,
         nearest_divisor(c.hidden, c.heads, [&](int heads) { return c.hidden / heads % 2 == 0; }));
 }

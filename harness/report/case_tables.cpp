@@ -189,16 +189,13 @@ std::string unit_table(const RunFile& run) {
                rows) +
          "<p class=\"note\">The numbers of a row are those of its best case: the passed case with "
          "the highest rate, which its table marks. \xe2\x80\x9cWire\xe2\x80\x9d is the rate of the "
-         "rank that sent most, "
-         "as "
-         "counted in the transport. \xe2\x80\x9cOf limit\xe2\x80\x9d is the time that the measured "
-         "memory and link bandwidth or matrix rate alone would take, over the time taken. "
-         "\xe2\x80\x9cOf library\xe2\x80\x9d is the library\xe2\x80\x99s time over ours; a star "
-         "marks "
-         "cases with more ranks than cores, in which a library that spins while it waits takes "
-         "whole time slices. "
-         "\xe2\x80\x9cOver size\xe2\x80\x9d is the rate, or without rates the time, over the size, "
-         "on logarithmic axes; a dot marks the best case.</p>\n";
+         "rank that sent most, as counted in the transport. \xe2\x80\x9cOf limit\xe2\x80\x9d is "
+         "the time that the measured memory and link bandwidth or matrix rate alone would take, "
+         "over the time taken. \xe2\x80\x9cOf library\xe2\x80\x9d is the library\xe2\x80\x99s time "
+         "over ours; a star marks cases with more ranks than cores, in which a library that spins "
+         "while it waits takes whole time slices. \xe2\x80\x9cOver size\xe2\x80\x9d is the rate, "
+         "or without rates the time, over the size, on logarithmic axes; a dot marks the best "
+         "case.</p>\n";
 }
 
 std::string case_tables(const RunFile& run) {

@@ -67,8 +67,7 @@ void ActivationOptions::validate_rows(const GptConfig& config, int tp, int micro
   const int nearest = std::max(1, (micro_batch_size + unit / 2) / unit) * unit;
   machine::reject(
       "sequence-parallel requires tokens that tp {} divides (got micro-batch-size {} x sequence {} "
-      "= "
-      "{}; example: micro-batch-size {})",
+      "= {}; example: micro-batch-size {})",
       tp, micro_batch_size, config.sequence, rows, nearest);
 }
 

@@ -57,8 +57,7 @@ class Barrier {
         !context.world.on_one_host(context.group))
       reason =
           "no oracle judges it on several hosts, because their clocks differ and the library does "
-          "not "
-          "count the bytes that it sends";
+          "not count the bytes that it sends";
     return reason;
   }
 

@@ -270,8 +270,7 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
   options.read(
       "--traffic", "NAME", [&](const std::string& said) { a.traffic = said; },
       "traffic of all_to_all_v: skewed (nccl-tests' own), uniform, sparse, hot_spot, or a file in "
-      "the "
-      "format of NCCL_TESTS_ALLTOALLV_MATRIX_FILE (skewed)");
+      "the format of NCCL_TESTS_ALLTOALLV_MATRIX_FILE (skewed)");
 
   options.group("Options of nccl-tests without effect here");
   options.number("-p,--parallel_init", "N", a.parallel_init, 0, 1,

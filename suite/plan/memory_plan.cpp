@@ -308,8 +308,7 @@ std::string activation_formula(const TrainingConfig& training) {
       model.swiglu || model.ffn() != 4 * model.hidden || model.query_groups() != model.heads;
   return fmt::format(
       "{} per layer (arXiv:2205.05198, table 2{}{}), {} layers x {} micro-batches in flight, and "
-      "the "
-      "ends",
+      "the ends",
       formula, training.precision.dtype == machine::Dtype::float32 ? "; twice, for float32" : "",
       other ? "; computed as for a GPT" : "", model.layers / training.degrees.pp,
       micro_batches_in_flight(training));
