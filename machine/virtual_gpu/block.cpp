@@ -97,6 +97,7 @@ class Runner {
     const auto* at = static_cast<const std::byte*>(address);
     return at >= dynamic() && at + bytes <= shared_ + most_dynamic;
   }
+  BlockNumber block_number() const { return block_number_; }
   [[noreturn]] void fault(int signal, const void* address) {
     fault_signal_ = signal;
     fault_address_ = address;
@@ -119,6 +120,7 @@ class Runner {
   std::byte* shared_;
   std::vector<std::byte> handlers_;  // the stack of signal handlers
   std::size_t dynamic_bytes_ = 0;
+  BlockNumber block_number_ = 0;  // of all kernels
   const Grid* grid_ = nullptr;
   const std::function<void()>* body_ = nullptr;
   bool shuffled_ = false;
@@ -147,6 +149,7 @@ thread_local bool kernel_runs = false;
 struct sigaction previous_segv, previous_ill;
 
 void on_fault(int signal, siginfo_t* info, void* ucontext) {
+  if (signal == SIGSEGV && make_accessible(info->si_addr)) return;
   if (kernel_runs) runner().fault(signal, info->si_addr);
   if (signal == SIGSEGV) {
     const std::string text =
@@ -217,6 +220,7 @@ Outcome Runner::run(const Grid& grid, const std::function<void()>& thread) {
 
 void Runner::run_block() {
   std::memset(dynamic(), 0xff, dynamic_bytes_);
+  ++block_number_;
   for (Thread& thread : threads_) thread = {Phase::fresh, nullptr};
   for (auto& warp : warps_) warp->arrived = warp->mask = 0;
   fresh_ = ended_ = at_barrier_ = 0;
@@ -373,6 +377,11 @@ void sync_threads() { runner().sync_threads(); }
 void fail_kernel(cudaError_t status, const std::string& text) { runner().fail(status, text); }
 unsigned char* dynamic_shared_memory() {
   return reinterpret_cast<unsigned char*>(runner().dynamic());
+}
+void start_shared(BlockNumber& last, void* data, std::size_t bytes) {
+  if (last == runner().block_number()) return;
+  last = runner().block_number();
+  std::memset(data, 0xff, bytes);
 }
 void check_shared(const char* operation, const void* address, std::size_t bytes) {
   if (!runner().is_dynamic(address, bytes))

@@ -7,6 +7,7 @@
 #include <vector_types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -38,6 +39,10 @@ void sync_threads();
 
 // The dynamic shared memory of the block. At its start, each block finds NaN in it.
 unsigned char* dynamic_shared_memory();
+// Fills static shared memory with NaN when the first thread of a block reaches its declaration.
+// `last`: the last block that reached it.
+using BlockNumber = std::uint64_t;
+void start_shared(BlockNumber& last, void* data, std::size_t bytes);
 // Fails the kernel unless the bytes are shared memory of the block.
 void check_shared(const char* operation, const void* address, std::size_t bytes);
 

@@ -145,7 +145,8 @@ TEST(Block, SharedMemoryIsCheckedAndNotCleared) {
 TEST(Block, StaticSharedMemoryBelongsToTheBlock) {
   std::vector<int> sums(4);
   const Outcome outcome = run(4, 64, [&] {
-    __shared__ int values[64];
+    SHARDMARK_SHARED(int, values, [64]);
+    EXPECT_EQ(values[threadIdx.x], -1);  // the bits of NaN
     values[threadIdx.x] = static_cast<int>(threadIdx.x + blockIdx.x);
     __syncthreads();
     if (threadIdx.x == 0) sums[blockIdx.x] = std::accumulate(values, values + 64, 0);

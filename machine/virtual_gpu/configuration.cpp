@@ -44,6 +44,11 @@ void read_devices(std::string_view text, Configuration& result) {
       rest = number(rest.substr(3), value, variable, rule);
       result.major = static_cast<int>(value / 10);
       result.minor = static_cast<int>(value % 10);
+    } else if (rest.starts_with("fault=")) {
+      rest = number(rest.substr(6), value, variable, rule);
+      result.faulty_device = static_cast<int>(value);
+      if (!rest.starts_with(":")) invalid(variable, text, rule);
+      rest = number(rest.substr(1), result.faulty_launch, variable, rule);
     } else if (rest.starts_with("peers=none")) {
       result.peers = false;
       rest.remove_prefix(10);
@@ -53,9 +58,41 @@ void read_devices(std::string_view text, Configuration& result) {
   }
 }
 
+// As the driver: an invalid number hides the devices after it.
+void hide_devices(std::string_view text, Configuration& result) {
+  while (!text.empty() && text.front() >= '0' && text.front() <= '9') {
+    std::uint64_t device = 0;
+    text = number(text, device, "CUDA_VISIBLE_DEVICES", "numbers");
+    if (device >= static_cast<std::uint64_t>(result.devices)) break;
+    result.visible.push_back(static_cast<int>(device));
+    if (text.starts_with(",")) text.remove_prefix(1);
+  }
+  result.devices = static_cast<int>(result.visible.size());
+}
+
+void read_nccl(std::string_view text, Configuration& result) {
+  const char* variable = "SHARDMARK_VIRTUAL_NCCL";
+  const char* rule = "options (example: wait=30,ranks=shared)";
+  std::uint64_t value = 0;
+  for (std::string_view rest = text; !rest.empty();) {
+    if (rest.starts_with("wait=")) {
+      rest = number(rest.substr(5), value, variable, rule);
+      result.nccl_wait_s = static_cast<double>(value);
+    } else if (rest.starts_with("ranks=shared")) {
+      rest.remove_prefix(12);
+      result.ranks_share_devices = true;
+    } else {
+      invalid(variable, text, rule);
+    }
+    if (rest.starts_with(",")) rest.remove_prefix(1);
+  }
+}
+
 Configuration read() {
   Configuration result;
   if (const char* text = std::getenv("SHARDMARK_VIRTUAL_GPUS")) read_devices(text, result);
+  if (const char* text = std::getenv("CUDA_VISIBLE_DEVICES")) hide_devices(text, result);
+  if (const char* text = std::getenv("SHARDMARK_VIRTUAL_NCCL")) read_nccl(text, result);
   if (const char* text = std::getenv("SHARDMARK_VIRTUAL_STREAMS")) {
     const std::string_view order = text;
     const char* rule = "lazy, eager or random:SEED";
@@ -76,6 +113,11 @@ Configuration read() {
 const Configuration& configuration() {
   static const Configuration result = read();
   return result;
+}
+
+int on_host(int device) {
+  const std::vector<int>& visible = configuration().visible;
+  return visible.empty() ? device : visible[static_cast<std::size_t>(device)];
 }
 
 // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".

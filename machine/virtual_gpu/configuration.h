@@ -2,7 +2,12 @@
 // The configuration of the virtual GPUs, from the environment:
 //
 //   SHARDMARK_VIRTUAL_GPUS=4,memory=8GiB,sm=80,peers=none   number, memory of each, capability,
-//   peers SHARDMARK_VIRTUAL_STREAMS=lazy                          or eager, or random:SEED
+//                                                           peers
+//   SHARDMARK_VIRTUAL_GPUS=2,fault=1:20     launch 20 of a process on device 1 fails
+//   SHARDMARK_VIRTUAL_STREAMS=lazy          or eager, or random:SEED
+//   SHARDMARK_VIRTUAL_NCCL=wait=30,ranks=shared   seconds that an operation waits for its peers;
+//                                           several ranks of a communicator may have one device
+//   CUDA_VISIBLE_DEVICES=1,0                the devices that a process sees, in its order
 //
 // lazy: work runs when the program waits for it, and only the work that the wait requires.
 // random: like lazy, but a wait also runs other work, in an order that the seed determines.
@@ -10,23 +15,32 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace machine::virtual_gpu {
 
 enum class Order { lazy, random, eager };
 
 struct Configuration {
-  int devices = 2;
+  int devices = 2;           // that the process sees
+  std::vector<int> visible;  // their numbers on the host; empty: 0, 1, …
   std::size_t memory = std::size_t{8} << 30;
   int major = 9, minor = 0;
   bool peers = true;
+  int faulty_device = -1;
+  std::uint64_t faulty_launch = 0;
   Order order = Order::lazy;
   std::uint64_t seed = 1;
+  double nccl_wait_s = 30;
+  bool ranks_share_devices = false;
 };
 
 // Returns the configuration. The first call reads the environment, and ends the process with exit
 // code 2 if a value is invalid.
 const Configuration& configuration();
+
+// Returns the number of a device on the host.
+int on_host(int device);
 
 // Returns the shared memory of a block that cudaFuncSetAttribute can allow.
 std::size_t most_shared_memory(const Configuration& configuration);

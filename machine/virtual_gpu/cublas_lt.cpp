@@ -274,7 +274,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return status;
 }
 
-// The algorithm uses all of the alignment that the preference promises, up to 16 bytes.
+// The algorithm uses all of the alignment that the preference promises, up to 16 bytes. A result
+// whose state is an error comes first, as cuBLASLt allows. Its algorithm is not valid.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
                                               cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -300,10 +301,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
   const auto promised = get<Preference>(preference);
   const auto used = [](std::uint64_t alignment) { return std::min<std::uint64_t>(alignment, 16); };
   results[0] = {};
-  put(&results[0].algo, Algorithm{our_algorithm, used(promised.align_a), used(promised.align_b),
-                                  used(promised.align_c), used(promised.align_d)});
-  results[0].state = CUBLAS_STATUS_SUCCESS;
+  results[0].state = CUBLAS_STATUS_NOT_SUPPORTED;
   *found = 1;
+  if (requested == 1) return CUBLAS_STATUS_SUCCESS;
+  results[1] = {};
+  put(&results[1].algo, Algorithm{our_algorithm, used(promised.align_a), used(promised.align_b),
+                                  used(promised.align_c), used(promised.align_d)});
+  results[1].state = CUBLAS_STATUS_SUCCESS;
+  *found = 2;
   return CUBLAS_STATUS_SUCCESS;
 }
 

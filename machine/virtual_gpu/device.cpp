@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -13,6 +14,7 @@
 
 #include "machine/virtual_gpu/block.h"
 #include "machine/virtual_gpu/configuration.h"
+#include "machine/virtual_gpu/counts.h"
 #include "machine/virtual_gpu/errors.h"
 #include "machine/virtual_gpu/launch.h"
 #include "machine/virtual_gpu/memory.h"
@@ -89,12 +91,20 @@ cudaError_t check_shared_bytes(const void* kernel, std::size_t bytes) {
                             bytes, allowed));
 }
 
-void copy(int device, void* to, const void* from, std::size_t bytes) {
+// Rows of `bytes` bytes that begin `to_pitch` and `from_pitch` bytes apart.
+struct Rows {
+  std::size_t to_pitch, from_pitch, bytes, count;
+  std::size_t extent(std::size_t pitch) const { return (count - 1) * pitch + bytes; }
+};
+
+void copy(int device, void* to, const void* from, const Rows& rows) {
   // A mapping of a peer's memory may have been closed since the call.
-  if (check_range("a queued copy", to, bytes) != cudaSuccess ||
-      check_range("a queued copy", from, bytes) != cudaSuccess)
+  if (check_range("a queued copy", to, rows.extent(rows.to_pitch)) != cudaSuccess ||
+      check_range("a queued copy", from, rows.extent(rows.from_pitch)) != cudaSuccess)
     return break_device(device, cudaErrorIllegalAddress, cudaGetErrorString(cudaErrorInvalidValue));
-  std::memmove(to, from, bytes);
+  for (std::size_t row = 0; row < rows.count; ++row)
+    std::memmove(static_cast<char*>(to) + row * rows.to_pitch,
+                 static_cast<const char*>(from) + row * rows.from_pitch, rows.bytes);
 }
 
 // Returns whether the places of a copy are those of its kind.
@@ -102,6 +112,34 @@ bool matches(cudaMemcpyKind kind, bool to_device, bool from_device) {
   const cudaMemcpyKind from_host = to_device ? cudaMemcpyHostToDevice : cudaMemcpyHostToHost;
   const cudaMemcpyKind from_memory = to_device ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost;
   return kind == cudaMemcpyDefault || kind == (from_device ? from_memory : from_host);
+}
+
+// A copy from or to pageable memory "might be synchronous" (CUDA Runtime API, "API synchronization
+// behavior"). So it may also be late: the memory is read and written when the copy runs.
+cudaError_t queue_copy(void* to, const void* from, const Rows& rows, cudaMemcpyKind kind,
+                       cudaStream_t stream) {
+  const auto queue = queue_of(stream);
+  if (!queue) return cudaErrorInvalidResourceHandle;
+  if (rows.bytes == 0 || rows.count == 0) return cudaSuccess;
+  const Place to_place = find(to), from_place = find(from);
+  if (to_place == Place::unmapped || from_place == Place::unmapped)
+    return failed(cudaErrorInvalidValue,
+                  fmt::format("a copy of {} bytes {} {}", rows.bytes * rows.count,
+                              to_place == Place::unmapped ? "to" : "from",
+                              describe(to_place == Place::unmapped ? to : from)));
+  if (!matches(kind, to_place == Place::device, from_place == Place::device))
+    return failed(cudaErrorInvalidMemcpyDirection, "");
+  cudaError_t status = check_range("a copy to", to, rows.extent(rows.to_pitch));
+  if (status == cudaSuccess)
+    status = check_range("a copy from", from, rows.extent(rows.from_pitch));
+  if (status != cudaSuccess) return status;
+  const auto between = [&](Place a, Place b) { return to_place == a && from_place == b; };
+  if (between(Place::device, Place::pageable) || between(Place::pageable, Place::device))
+    ++counts.pageable_copies;
+  Operation operation;
+  operation.run = [device = queue->device, to, from, rows] { copy(device, to, from, rows); };
+  append(queue, std::move(operation));
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -129,10 +167,16 @@ void queue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block,
                  fmt::format("an argument of {} is {}", name, fault));
     return;
   }
+  const Configuration& all = configuration();
+  static std::atomic<std::uint64_t> launches{0};  // on the faulty device
+  const bool faulty = device == all.faulty_device && ++launches == all.faulty_launch;
   Operation operation;
   operation.may_hold = std::uint64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z == 1;
   operation.run = [device, launch = Grid{name, grid, block, shared_bytes},
-                   thread = std::move(thread)] {
+                   thread = std::move(thread), faulty] {
+    if (faulty)
+      return break_device(device, cudaErrorLaunchFailure,
+                          fmt::format("injected into {}", launch.kernel));
     const Outcome outcome = run_grid(launch, thread);
     if (outcome.status != cudaSuccess) break_device(device, outcome.status, outcome.text);
   };
@@ -159,7 +203,8 @@ cudaError_t cudaSetDevice(int device) {
   VIRTUAL_GPU_ENTER_TO_RELEASE;
   if (!exists(device)) return no_device(device);
   set_current_device(device);
-  return cudaSuccess;
+  return failed_device(
+      device);  // "may also return error codes from previous, asynchronous launches"
 }
 
 cudaError_t cudaGetDevice(int* device) {
@@ -177,7 +222,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memcpy(properties->name, name.c_str(), name.size() + 1);
   // The same in all processes of the host.
   std::memcpy(properties->uuid.bytes, "virtual GPU", 11);
-  properties->uuid.bytes[15] = static_cast<char>(device + 1);
+  properties->uuid.bytes[15] = static_cast<char>(on_host(device) + 1);
   properties->totalGlobalMem = all.memory;
   properties->sharedMemPerBlock = plain_shared_memory;
   properties->sharedMemPerBlockOptin = most_shared_memory(all);
@@ -194,7 +239,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->multiProcessorCount = 1;
   properties->canMapHostMemory = properties->unifiedAddressing = 1;
   properties->concurrentKernels = properties->ipcEventSupported = 1;
-  properties->pciBusID = device + 1;
+  properties->pciBusID = on_host(device) + 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  if (!exists(device)) return no_device(device);
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin)
+    return failed(cudaErrorNotSupported, "the virtual GPU has no such attribute");
+  *value = static_cast<int>(most_shared_memory(configuration()));
   return cudaSuccess;
 }
 
@@ -259,6 +313,16 @@ cudaError_t cudaFreeHost(void* address) {
   return address == nullptr ? cudaSuccess : release_host(address);
 }
 
+cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned int /*flags*/) {
+  VIRTUAL_GPU_ENTER;
+  return register_host(address, bytes);
+}
+
+cudaError_t cudaHostUnregister(void* address) {
+  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  return unregister_host(address);
+}
+
 // Addresses are unified.
 cudaError_t cudaHostGetDevicePointer(void** seen, void* address, unsigned int /*flags*/) {
   VIRTUAL_GPU_ENTER;
@@ -268,29 +332,21 @@ cudaError_t cudaHostGetDevicePointer(void** seen, void* address, unsigned int /*
   return cudaSuccess;
 }
 
-// A copy from or to pageable memory "might be synchronous" (CUDA Runtime API, "API synchronization
-// behavior"). So it may also be late: the memory is read and written when the copy runs.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   VIRTUAL_GPU_ENTER;
-  const auto queue = queue_of(stream);
-  if (!queue) return cudaErrorInvalidResourceHandle;
-  if (bytes == 0) return cudaSuccess;
-  const Place to_place = find(to), from_place = find(from);
-  if (to_place == Place::unmapped || from_place == Place::unmapped)
+  return queue_copy(to, from, {bytes, bytes, bytes, 1}, kind, stream);
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
+                              std::size_t from_pitch, std::size_t width, std::size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream) {
+  VIRTUAL_GPU_ENTER;
+  if (width > to_pitch || width > from_pitch)
     return failed(
-        cudaErrorInvalidValue,
-        fmt::format("a copy of {} bytes {} {}", bytes, to_place == Place::unmapped ? "to" : "from",
-                    describe(to_place == Place::unmapped ? to : from)));
-  if (!matches(kind, to_place == Place::device, from_place == Place::device))
-    return failed(cudaErrorInvalidMemcpyDirection, "");
-  cudaError_t status = check_range("a copy to", to, bytes);
-  if (status == cudaSuccess) status = check_range("a copy from", from, bytes);
-  if (status != cudaSuccess) return status;
-  Operation operation;
-  operation.run = [device = queue->device, to, from, bytes] { copy(device, to, from, bytes); };
-  append(queue, std::move(operation));
-  return cudaSuccess;
+        cudaErrorInvalidPitchValue,
+        fmt::format("rows of {} bytes begin {} and {} bytes apart", width, to_pitch, from_pitch));
+  return queue_copy(to, from, {to_pitch, from_pitch, width, height}, kind, stream);
 }
 
 // ---- kernels
@@ -299,6 +355,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   VIRTUAL_GPU_ENTER;
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
     return failed(cudaErrorNotSupported, "the virtual GPU has no such attribute");
+  ++counts.function_attributes;
   if (value < 0 || static_cast<std::size_t>(value) > most_shared_memory(configuration()))
     return failed(cudaErrorInvalidValue,
                   fmt::format("{} bytes of dynamic shared memory; a block can have at most {}",

@@ -2,15 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <string>
 #include <thread>
@@ -19,22 +16,14 @@
 
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/futex.h"
 #include "machine/virtual_gpu/memory.h"
 
 namespace machine::virtual_gpu {
 namespace {
 
-using Word = std::atomic<std::uint32_t>;
-
 constexpr std::uint32_t most_slots = 4096;
 constexpr std::size_t segment_bytes = 4096 + most_slots * sizeof(SharedSlot::Words);
-
-void sleep_on(Word& word, std::uint32_t value, double seconds) {
-  const timespec limit{static_cast<time_t>(seconds),
-                       static_cast<long>((seconds - static_cast<time_t>(seconds)) * 1e9)};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &limit, nullptr, 0);
-}
-void wake(Word& word) { ::syscall(SYS_futex, &word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0); }
 
 std::shared_ptr<std::byte> map_segment(int file) {
   void* memory = ::mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -60,6 +49,7 @@ class Exports {
     if (index == events_.size()) events_.emplace_back();
     events_[index] = event;
     auto slot = std::make_shared<SharedSlot>(segment_, index);
+    slot->start();
     slot->record(event->records);
     slot->reach(event->reached);
     if (event->reached < event->records)
@@ -126,7 +116,7 @@ struct EventHandle {
   char kind[8];
   int process, file;
   std::uint32_t slot;
-  int device;
+  int device;  // its number on the host
 };
 struct MemoryHandle {
   char kind[8];
@@ -146,9 +136,9 @@ cudaError_t open_handle(const void* handle, const char (&kind)[8], Contents& con
     return failed(cudaErrorInvalidResourceHandle, "not a handle of this kind");
   if (contents.process == ::getpid())
     return failed(cudaErrorDeviceUninitialized, "a process cannot open its own handle");
-  if (contents.device != current_device() && !configuration().peers)
+  if (const int here = on_host(current_device()); contents.device != here && !configuration().peers)
     return failed(cudaErrorPeerAccessUnsupported,
-                  fmt::format("devices {} and {}", current_device(), contents.device));
+                  fmt::format("devices {} and {} of the host", here, contents.device));
   const std::string path = fmt::format("/proc/{}/fd/{}", contents.process, contents.file);
   file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0)
@@ -172,6 +162,8 @@ void SharedSlot::reach(std::uint32_t number) {
   words_->reached = number;
   wake(words_->reached);
 }
+
+void SharedSlot::start() { words_->requested = 0; }
 
 void SharedSlot::request(std::uint32_t number) {
   std::uint32_t before = words_->requested;
@@ -212,7 +204,7 @@ cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t even
   if (!state->slot) state->slot = Exports::of_process().add(state);
   if (!state->slot) return failed(cudaErrorMemoryAllocation, "too many interprocess events");
   EventHandle contents{
-      {}, ::getpid(), Exports::of_process().file(), state->slot->index(), state->device};
+      {}, ::getpid(), Exports::of_process().file(), state->slot->index(), on_host(state->device)};
   std::memcpy(contents.kind, event_kind, sizeof event_kind);
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle, &contents, sizeof contents);
@@ -249,7 +241,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
                         allocation.file,
                         allocation.bytes,
                         allocation.mapped,
-                        allocation.device,
+                        on_host(allocation.device),
                         allocation.number};
   std::memcpy(contents.kind, memory_kind, sizeof memory_kind);
   std::memset(handle, 0, sizeof *handle);

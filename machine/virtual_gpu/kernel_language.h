@@ -17,9 +17,13 @@
 #include "machine/virtual_gpu/tensor_cores.h"
 
 #define __launch_bounds__(...)
-// A block runs on one thread of the host, so memory of that thread is the block's.
+// A block runs on one thread of the host, so memory of that thread is the block's. Each block finds
+// NaN in it.
 #undef __shared__
-#define __shared__ static thread_local
+#define SHARDMARK_SHARED(type, name, extents)                              \
+  static thread_local type name extents;                                   \
+  static thread_local ::machine::virtual_gpu::BlockNumber block_of_##name; \
+  ::machine::virtual_gpu::start_shared(block_of_##name, &(name), sizeof(name))
 
 // The code of a kernel is compiled, not only its declarations (nvcc: the pass for the device).
 #define SHARDMARK_DEVICE_PASS 1

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/errors.h"
@@ -28,15 +30,24 @@ struct State {
   std::mutex mutex;
   std::byte *region = nullptr, *next = nullptr;
   std::map<const std::byte*, Allocation> allocations;  // by mapping; also freed ones
-  std::map<const std::byte*, std::size_t> pinned;
+  struct Pinned {
+    std::size_t bytes;
+    bool registered;  // by cudaHostRegister
+  };
+  std::map<const std::byte*, Pinned> pinned;
   std::map<int, std::size_t> used;  // by device
   int count = 0, users = 0;
+  std::vector<Allocation*> accessible;
 
   State() {
     void* memory = ::mmap(nullptr, region_bytes, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) std::abort();
     region = next = static_cast<std::byte*>(memory);
+    rlimit files{};  // each allocation is a file
+    ::getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
   }
   bool in_region(const std::byte* address) const {
     return address >= region && address < region + region_bytes;
@@ -46,16 +57,16 @@ struct State {
     auto after = allocations.upper_bound(address);
     return after == allocations.begin() ? nullptr : &std::prev(after)->second;
   }
-  void protect(const Allocation& allocation) const {
+  static void protect(Allocation& allocation, bool accessible) {
     ::mprotect(allocation.mapping, allocation.mapped,
-               users > 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+               accessible ? PROT_READ | PROT_WRITE : PROT_NONE);
+    allocation.accessible = accessible;
   }
   Allocation* map(int device, int file, std::size_t bytes, std::size_t mapped) {
     std::byte* mapping = next;
     // A page that is never mapped follows each allocation.
     if (mapping + mapped + page > region + region_bytes) return nullptr;
-    const int protection = users > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
-    if (::mmap(mapping, mapped, protection, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
+    if (::mmap(mapping, mapped, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
       return nullptr;
     next = mapping + round_up(mapped, std::size_t{2} << 20) + (std::size_t{2} << 20);
     Allocation& made = allocations[mapping];
@@ -74,7 +85,7 @@ struct State {
     ::mmap(allocation.mapping, allocation.mapped, PROT_NONE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     ::close(allocation.file);
-    allocation.live = false;
+    allocation.live = allocation.accessible = false;
   }
 };
 
@@ -92,7 +103,8 @@ Place place_of(State& all, const std::byte* address, Allocation* allocation) {
     return Place::device;
   }
   auto after = all.pinned.upper_bound(address);
-  if (after != all.pinned.begin() && address < std::prev(after)->first + std::prev(after)->second)
+  if (after != all.pinned.begin() &&
+      address < std::prev(after)->first + std::prev(after)->second.bytes)
     return Place::pinned;
   unsigned char resident = 0;
   const auto start = reinterpret_cast<std::uintptr_t>(address) / page * page;
@@ -123,16 +135,16 @@ cudaError_t allocate(int device, std::size_t bytes, void** result) {
     if (file >= 0) ::close(file);
     return failed(cudaErrorMemoryAllocation, "no memory on the host");
   }
-  const Allocation* made = all.map(device, file, bytes, mapped);
+  Allocation* made = all.map(device, file, bytes, mapped);
   if (!made) {
     ::close(file);
     return failed(cudaErrorMemoryAllocation, "no addresses on the host");
   }
   all.used[device] += mapped;
   if (bytes <= most_filled) {
-    ::mprotect(made->mapping, mapped, PROT_READ | PROT_WRITE);
+    State::protect(*made, true);
     std::memset(made->mapping, 0xff, mapped);  // NaN in every floating dtype
-    all.protect(*made);
+    State::protect(*made, false);
   }
   *result = made->base;
   return cudaSuccess;
@@ -189,7 +201,7 @@ cudaError_t allocate_host(std::size_t bytes, void** result) {
   void* memory = ::mmap(nullptr, round_up(bytes, page), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return failed(cudaErrorMemoryAllocation, "no memory on the host");
-  all.pinned[static_cast<std::byte*>(memory)] = bytes;
+  all.pinned[static_cast<std::byte*>(memory)] = {bytes, false};
   *result = memory;
   return cudaSuccess;
 }
@@ -198,11 +210,46 @@ cudaError_t release_host(void* base) {
   State& all = state();
   const std::lock_guard lock(all.mutex);
   const auto found = all.pinned.find(static_cast<std::byte*>(base));
-  if (found == all.pinned.end())
-    return failed(cudaErrorInvalidValue, fmt::format("{} is not pinned memory", base));
-  ::munmap(base, round_up(found->second, page));
+  if (found == all.pinned.end() || found->second.registered)
+    return failed(cudaErrorInvalidValue, fmt::format("{} is not from cudaHostAlloc", base));
+  ::munmap(base, round_up(found->second.bytes, page));
   all.pinned.erase(found);
   return cudaSuccess;
+}
+
+cudaError_t register_host(void* base, std::size_t bytes) {
+  State& all = state();
+  const std::lock_guard lock(all.mutex);
+  const auto* const begin = static_cast<std::byte*>(base);
+  const auto pages = [](const std::byte* first, std::size_t length) {
+    const auto address = reinterpret_cast<std::uintptr_t>(first);
+    return std::pair(address / page, (address + length + page - 1) / page);
+  };
+  const auto mine = pages(begin, bytes);
+  if (bytes == 0 || all.in_region(begin))
+    return failed(cudaErrorInvalidValue, fmt::format("{} bytes at {}", bytes, base));
+  for (const auto& [other, pinned] : all.pinned) {
+    const auto theirs = pages(other, pinned.bytes);
+    if (mine.first < theirs.second && theirs.first < mine.second)
+      return failed(cudaErrorHostMemoryAlreadyRegistered,
+                    fmt::format("{} bytes at {}", bytes, base));
+  }
+  all.pinned[begin] = {bytes, true};
+  return cudaSuccess;
+}
+
+cudaError_t unregister_host(void* base) {
+  State& all = state();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.pinned.find(static_cast<std::byte*>(base));
+  if (found == all.pinned.end() || !found->second.registered)
+    return failed(cudaErrorHostMemoryNotRegistered, fmt::format("{} is not registered", base));
+  unsigned char resident = 0;
+  const bool mapped = ::mincore(base, 1, &resident) == 0;
+  all.pinned.erase(found);
+  if (mapped) return cudaSuccess;
+  return failed(cudaErrorInvalidValue,
+                fmt::format("{} was freed before it was unregistered", base));
 }
 
 Place find(const void* address, Allocation* allocation) {
@@ -237,20 +284,38 @@ std::string describe(const void* address) {
   return fmt::format("{}, at offset {} of {}", address, at - found->base, text_of(*found));
 }
 
+namespace {
+thread_local int accesses = 0;  // of this thread
+}
+
+bool make_accessible(const void* address) {
+  State& all = state();
+  const auto* at = static_cast<const std::byte*>(address);
+  if (accesses == 0 || !all.in_region(at)) return false;
+  const std::lock_guard lock(all.mutex);
+  Allocation* found = all.before(at);
+  if (!found || !found->live || at >= found->mapping + found->mapped) return false;
+  if (found->accessible) return true;  // by another thread, since the fault
+  State::protect(*found, true);
+  all.accessible.push_back(found);
+  return true;
+}
+
 Access::Access() {
+  ++accesses;
   State& all = state();
   const std::lock_guard lock(all.mutex);
-  if (all.users++ > 0) return;
-  for (const auto& [mapping, allocation] : all.allocations)
-    if (allocation.live) all.protect(allocation);
+  ++all.users;
 }
 
 Access::~Access() {
+  --accesses;
   State& all = state();
   const std::lock_guard lock(all.mutex);
   if (--all.users > 0) return;
-  for (const auto& [mapping, allocation] : all.allocations)
-    if (allocation.live) all.protect(allocation);
+  for (Allocation* allocation : all.accessible)
+    if (allocation->live) State::protect(*allocation, false);
+  all.accessible.clear();
 }
 
 }  // namespace machine::virtual_gpu

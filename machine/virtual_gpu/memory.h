@@ -1,7 +1,8 @@
 #pragma once
-// Memory of the virtual GPUs. Host code must not touch it: it is readable and writable only while
-// an Access exists. This detects an access by host code unless another thread runs GPU work at the
-// same moment; protection keys would close this gap, but not every CPU has them.
+// Memory of the virtual GPUs. Host code must not touch it. An allocation becomes readable and
+// writable when a thread that has an Access touches it, until no Access exists. This detects an
+// access by host code unless another thread's GPU work uses the allocation at the same moment;
+// protection keys would close this gap, but not every CPU has them.
 //
 // An address is never used twice, so an access to freed memory is always found. An allocation ends
 // at the end of a page, so a kernel that runs past it faults (within 255 bytes of alignment).
@@ -24,6 +25,7 @@ struct Allocation {
   int file = -1;   // its memory
   std::byte* mapping = nullptr;
   std::size_t mapped = 0;
+  bool accessible = false;  // readable and writable now
 };
 std::string text_of(const Allocation& allocation);
 
@@ -38,6 +40,9 @@ cudaError_t unmap_peer(void* base);
 
 cudaError_t allocate_host(std::size_t bytes, void** result);
 cudaError_t release_host(void* base);
+// Pins memory of the host. Memory must stay mapped, and no page is pinned twice.
+cudaError_t register_host(void* base, std::size_t bytes);
+cudaError_t unregister_host(void* base);
 
 enum class Place { device, pinned, pageable, unmapped };
 // Returns the place of an address, and for device memory its allocation, which may be freed. An
@@ -49,7 +54,11 @@ cudaError_t check_range(const char* what, const void* address, std::size_t bytes
 // Describes an address for a fault: the allocation and the distance.
 std::string describe(const void* address);
 
-// While it exists, GPU work of this process can use the memory.
+// Called by the handler of a fault. Makes the allocation of the address accessible if this thread
+// has an Access, and returns whether the instruction can run again.
+bool make_accessible(const void* address);
+
+// While it exists, its thread runs GPU work, which can use the memory.
 class Access {
  public:
   Access();

@@ -166,6 +166,24 @@ TEST_F(Runtime, CopiesStayInTheirAllocation) {
             cudaErrorInvalidMemcpyDirection);
 }
 
+TEST_F(Runtime, RowsStayInTheirAllocation) {
+  std::vector<int> pageable(count);
+  for (int i = 0; i < count; ++i) pageable[static_cast<std::size_t>(i)] = i;
+  std::vector<int> got(count, -1);
+  EXPECT_CUDA(cudaMemcpyAsync(device_[0], pageable.data(), bytes, cudaMemcpyDefault, streams_[0]));
+  // The second and third of five columns become the first two of three.
+  EXPECT_CUDA(
+      cudaMemcpy2DAsync(got.data(), 12, device_[0] + 1, 20, 8, 4, cudaMemcpyDefault, streams_[0]));
+  EXPECT_CUDA(cudaStreamSynchronize(streams_[0]));
+  got.resize(12);
+  EXPECT_EQ(got, (std::vector{1, 2, -1, 6, 7, -1, 11, 12, -1, 16, 17, -1}));
+  EXPECT_EQ(cudaMemcpy2DAsync(got.data(), 4, device_[0], 8, 8, 1, cudaMemcpyDefault, streams_[0]),
+            cudaErrorInvalidPitchValue);
+  EXPECT_EQ(cudaMemcpy2DAsync(got.data(), 8, device_[0] + count - 4, 12, 8, 2, cudaMemcpyDefault,
+                              streams_[0]),
+            cudaErrorInvalidValue);
+}
+
 TEST_F(Runtime, FreedMemoryIsNotUsed) {
   void* freed = nullptr;
   EXPECT_CUDA(cudaMalloc(&freed, bytes));

@@ -123,11 +123,12 @@ void Scheduler::serve(Queue& queue) {
   for (;;) {
     changed.wait(lock, [&] { return queue.closed || !queue.pending.empty(); });
     if (queue.pending.empty()) return;
+    const std::uint64_t number = queue.done + 1;  // another thread may run it first
     lock.unlock();
     {
       const Access access;
       lock.lock();
-      advance(lock, queue, queue.done + 1, Effort::needed);
+      advance(lock, queue, number, Effort::needed);
       lock.unlock();
     }
     lock.lock();
