@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "machine/base/error.h"
+
 #if defined(__SSE4_2__) && defined(__x86_64__)
 #include <nmmintrin.h>
 #elif defined(__ARM_FEATURE_CRC32)
@@ -68,16 +70,29 @@ std::uint32_t crc32c_by(const void* data, std::size_t bytes, std::uint32_t befor
   return ~crc;
 }
 
+constexpr std::size_t lanes = 8, stride = 8 * lanes;
+
+// Adds whole strides to the sums. Returns the bytes that remain.
+template <class Processor>
+std::size_t add_strides(const std::uint8_t* at, std::size_t bytes, std::uint32_t* sums) {
+  for (; bytes >= stride; at += stride, bytes -= stride)
+    for (std::size_t lane = 0; lane < lanes; ++lane)
+      sums[lane] = Processor::word(sums[lane], load(at + 8 * lane));
+  return bytes;
+}
+
+template <class Processor>
+std::uint32_t join(const std::uint32_t* sums, const std::uint8_t* rest, std::size_t bytes) {
+  return crc32c_by<Processor>(rest, bytes, crc32c_by<Processor>(sums, lanes * sizeof *sums, 0));
+}
+
 template <class Processor>
 std::uint32_t wide_by(const void* data, std::size_t bytes) {
-  constexpr std::size_t lanes = 8;
   const auto* at = static_cast<const std::uint8_t*>(data);
   std::uint32_t sums[lanes];
   for (std::uint32_t& sum : sums) sum = ~0u;
-  for (; bytes >= 8 * lanes; at += 8 * lanes, bytes -= 8 * lanes)
-    for (std::size_t lane = 0; lane < lanes; ++lane)
-      sums[lane] = Processor::word(sums[lane], load(at + 8 * lane));
-  return crc32c_by<Processor>(at, bytes, crc32c_by<Processor>(sums, sizeof sums, 0));
+  const std::size_t rest = add_strides<Processor>(at, bytes, sums);
+  return join<Processor>(sums, at + (bytes - rest), rest);
 }
 
 }  // namespace
@@ -87,6 +102,15 @@ std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before) 
 }
 std::uint32_t wide_checksum(const void* data, std::size_t bytes) {
   return wide_by<Hardware>(data, bytes);
+}
+void WideChecksum::add(const void* data, std::size_t bytes) {
+  SHARDMARK_CHECK(rest_bytes_, ==, std::size_t{0});  // the last part is added once
+  const auto* at = static_cast<const std::uint8_t*>(data);
+  rest_bytes_ = add_strides<Hardware>(at, bytes, sums_.data());
+  if (rest_bytes_ > 0) std::memcpy(rest_.data(), at + (bytes - rest_bytes_), rest_bytes_);
+}
+std::uint32_t WideChecksum::value() const {
+  return join<Hardware>(sums_.data(), rest_.data(), rest_bytes_);
 }
 std::uint32_t software::crc32c(const void* data, std::size_t bytes, std::uint32_t before) {
   return crc32c_by<Software>(data, bytes, before);

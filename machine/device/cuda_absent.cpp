@@ -8,7 +8,8 @@
 namespace machine::cuda {
 
 bool built() { return false; }
-int count() { return 0; }
+bool is_virtual() { return false; }
+Present ask() { return {0, "this program was built without CUDA (preset cuda has it)"}; }
 
 std::unique_ptr<Device> make_device(int index) {
   throw MachineError(fmt::format(

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "machine/base/error.h"
 #include "machine/device/faults.h"
 #include "machine/device/kernels.h"
@@ -12,7 +14,16 @@ Stream::Stream(Device& device, std::unique_ptr<Kernels> kernels)
     : device_(device), kernels_(std::move(kernels)) {}
 Stream::~Stream() = default;
 
+void Stream::copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                       std::size_t bytes, std::int64_t rows) {
+  for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row)
+    copy(static_cast<std::byte*>(to) + row * to_pitch,
+         static_cast<const std::byte*>(from) + row * from_pitch, bytes);
+}
+
 Device::~Device() = default;
+
+HostMemory& Device::pinned_memory() { return process_heap(); }
 
 Memory Device::allocate(std::size_t bytes, Category category) {
   if (bytes == 0) return Memory(*this, nullptr, 0, category);
@@ -37,4 +48,20 @@ Memory Device::allocate(std::size_t bytes, Category category) {
   return Memory(*this, data, bytes, category);
 }
 
+namespace cuda {
+namespace {
+
+std::atomic<bool> asked{false};
+
+}  // namespace
+
+const Present& present() {
+  asked = true;
+  static const Present found = ask();
+  return found;
+}
+
+bool used() { return asked; }
+
+}  // namespace cuda
 }  // namespace machine

@@ -18,6 +18,7 @@
 
 namespace machine {
 
+class HostMemory;
 class Kernels;
 struct Faults;
 
@@ -37,6 +38,9 @@ class Stream {
 
   // Both pointers may be host memory or this device's memory.
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+  // Copies rows of `bytes` bytes that begin `to_pitch` and `from_pitch` bytes apart.
+  virtual void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                         std::size_t bytes, std::int64_t rows);
   virtual std::unique_ptr<Event> record() = 0;
   virtual void wait(const Event& event) = 0;  // later work of this stream starts after event
   virtual void synchronize() = 0;             // the caller waits for all work of this stream
@@ -69,9 +73,16 @@ class Device {
   virtual bool readable_by_host() const { return kind_ == Kind::host; }
   // The same value in every process that uses the GPU; 0 for the host.
   virtual std::uint64_t identity() const { return 0; }
+  // Waits for all work of the device. Returns the error that every later call would return, or
+  // empty: after a failed kernel, a process cannot use its CUDA device any more.
+  virtual std::string why_broken() { return ""; }
+  virtual int compute_capability() const { return 0; }  // 90 for sm_90; 0 for the host
 
   // Zero bytes give an empty Memory with null data. Throws MachineError if memory is exhausted,
   // naming the category, the requested bytes and the allocated bytes.
+  // Memory is used in the order of stream(). Another stream waits for an event of stream() before
+  // it uses the memory. Freeing waits for no stream: memory is used again after the work that all
+  // streams have queued before.
   Memory allocate(std::size_t bytes, Category category);
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
@@ -80,6 +91,14 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream() = 0;
   // Makes a gate of stream(). Null if a stream never runs behind its caller.
   virtual std::unique_ptr<Gate> make_gate(double /*deadline_s*/) { return nullptr; }
+
+  // Host memory that this device copies while the host continues: pinned, if the device is a GPU.
+  // Freed memory is used again after the copies that all streams have queued before.
+  virtual HostMemory& pinned_memory();
+  // Pins memory that the host already has, while the result exists. Null if there is nothing to
+  // pin. data and bytes are multiples of a page, and no other code pins the pages. No stream uses
+  // the memory when the result is destroyed.
+  virtual std::shared_ptr<void> pin(void* /*data*/, std::size_t /*bytes*/) { return nullptr; }
 
   // CPU threads that a kernel of this rank may use; results do not depend on it.
   int threads() const { return threads_; }
@@ -119,14 +138,30 @@ class HostMemory {
 HostMemory& process_heap();
 // memory must outlive the device.
 std::unique_ptr<Device> make_host_device(HostMemory& memory = process_heap());
-// Host memory with a separate ledger, for the rank that owns `device`. It has the same faults.
-std::unique_ptr<Device> make_host_device_beside(const Device& device);
+// Copies between a GPU and pageable memory pass through a buffer of the driver, and the host waits.
+enum class Pages : unsigned char { pinned, pageable };
+// Host memory with a separate ledger, for the rank that owns `device`, which outlives it. It has
+// the same faults. pinned: device.pinned_memory().
+std::unique_ptr<Device> make_host_device_beside(Device& device, Pages pages = Pages::pinned);
 
 // CUDA devices, if the build has CUDA. Otherwise built() is false and count() is 0.
 namespace cuda {
 bool built();
-int count();                                     // devices present; 0 without a driver
+bool is_virtual();  // the devices are those of machine/virtual_gpu
+
+struct Present {
+  int count = 0;         // of the devices that this process sees
+  std::string why_none;  // the reason if count is 0, in CUDA's words
+};
+// Asks CUDA at the first call.
+const Present& present();
+inline int count() { return present().count; }
+// Whether this process called present(), or its parent did before the fork. CUDA does not work in a
+// process that was forked after its parent had used CUDA.
+bool used();
 std::unique_ptr<Device> make_device(int index);  // throws MachineError naming index and count
+
+Present ask();  // for present() only
 }  // namespace cuda
 
 }  // namespace machine

@@ -28,11 +28,17 @@ void check(const Stream& stream, const AttentionForward& call) {
   kernel::check_kind(stream.device().kind(), {&call.log_sum_exp});
   kernel::check_dtypes(kernel::sum_dtype(q.dtype), {&call.log_sum_exp});
   kernel::check_sizes(q.batch[0] * q.batch[1] * q.rows, {&call.log_sum_exp});
+  if (const std::string why = why_not_flash_attention(stream, q.dtype, q.cols); !why.empty())
+    throw MachineError(why);
 }
 
 bool empty(const Matrix& matrix) { return matrix.rows * matrix.batch[0] * matrix.batch[1] == 0; }
 
 }  // namespace
+
+std::string why_not_flash_attention(const Stream& stream, Dtype dtype, std::int64_t head) {
+  return stream.kernels().why_not_attention(dtype, head);
+}
 
 void flash_attention(Stream& stream, const Matrix& q, const Matrix& k, const Matrix& v,
                      const AttentionOptions& options, const Matrix& out,

@@ -41,7 +41,12 @@ struct AttentionBackward {
   Matrix d_out, d_q, d_k, d_v;
 };
 
-// Throws std::logic_error if extents, dtypes or devices disagree.
+// Returns why the device of the stream cannot compute attention with heads of this size, or an
+// empty text. Only the shared memory of a CUDA device limits it.
+std::string why_not_flash_attention(const Stream& stream, Dtype dtype, std::int64_t head);
+
+// Throws std::logic_error if extents, dtypes or devices disagree, and MachineError with the text of
+// why_not_flash_attention.
 void flash_attention(Stream& stream, const Matrix& q, const Matrix& k, const Matrix& v,
                      const AttentionOptions& options, const Matrix& out, const Tensor& log_sum_exp);
 

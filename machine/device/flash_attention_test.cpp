@@ -1,6 +1,10 @@
 #include "machine/device/flash_attention.h"
 
+#include "machine/base/error.h"
 #include "machine/testing/on_device.h"
+#ifdef SHARDMARK_VIRTUAL_GPU
+#include "machine/virtual_gpu/counts.h"
+#endif
 
 namespace machine {
 namespace {
@@ -120,6 +124,15 @@ class FlashAttention : public OnDevice {
     call.log_sum_exp = empty({s.sequences * s.heads, s.queries}, wide());
     return call;
   }
+  // A device with little shared memory rejects long heads of wide dtypes.
+  bool is_rejected(const Sizes& s) {
+    const std::string why = why_not_flash_attention(device_->stream(), dtype(), s.head);
+    if (why.empty()) return false;
+    const Call c = make(s);
+    EXPECT_THROW(forward(s, c), MachineError) << why;
+    EXPECT_THROW(backward(s, c), MachineError) << why;
+    return true;
+  }
   void forward(const Sizes& s, const Call& c) {
     flash_attention(device_->stream(), c.q.matrix, c.k.matrix, c.v.matrix, {s.scale, s.causal},
                     c.out.matrix, c.log_sum_exp);
@@ -156,6 +169,7 @@ class FlashAttention : public OnDevice {
 TEST_P(FlashAttention, Forward) {
   for (const Sizes& s : cases) {
     SCOPED_TRACE(fmt::format("queries {} keys {} head {}", s.queries, s.keys, s.head));
+    if (is_rejected(s)) continue;
     const Call c = make(s);
     forward(s, c);
     Cube reference(s, s.heads, s.queries), bound(s, s.heads, s.queries);
@@ -210,6 +224,7 @@ TEST_P(FlashAttention, Forward) {
 TEST_P(FlashAttention, Backward) {
   for (const Sizes& s : cases) {
     SCOPED_TRACE(fmt::format("queries {} keys {} head {}", s.queries, s.keys, s.head));
+    if (is_rejected(s)) continue;
     Call c = make(s);
     forward(s, c);
     c.out.values = to_doubles(c.out.tensor);
@@ -282,6 +297,52 @@ TEST_P(FlashAttention, ThreadsAndRunsComputeTheSameBits) {
     EXPECT_EQ(bits, first) << threads << " threads";
   }
 }
+
+// 164,352 bytes of shared memory for heads of 256 doubles: more than a block has on compute
+// capability 8.6.
+TEST_P(FlashAttention, OnlyLongHeadsOfDoublesExceedSharedMemory) {
+  const auto why_not = [&](std::int64_t head) {
+    return why_not_flash_attention(device_->stream(), dtype(), head);
+  };
+  for (const std::int64_t head : {1, 64, 128}) EXPECT_EQ(why_not(head), "");
+  const std::string why = why_not(256);
+  if (device_->kind() == Device::Kind::host || dtype() != Dtype::float64) {
+    EXPECT_EQ(why, "");
+  } else if (!why.empty()) {
+    EXPECT_NE(why.find("needs 164352 bytes of shared memory a block"), std::string::npos) << why;
+  }
+}
+
+// A kernel that runs in two streams has one limit of shared memory.
+TEST_P(FlashAttention, ShortHeadsInAnotherStreamDoNotLimitLongOnes) {
+  const Sizes longer{1, 1, 1, 20, 20, 256}, shorter{1, 1, 1, 20, 20, 250};
+  if (is_rejected(longer)) return;
+  const Call a = make(longer), b = make(shorter);
+  forward(longer, a);
+  const std::uint64_t bits = hash(a.out.tensor);
+  kernels().fill(a.out.tensor, NAN);
+  device_->stream().synchronize();
+  const auto other = device_->make_stream();
+  flash_attention(*other, b.q.matrix, b.k.matrix, b.v.matrix, {}, b.out.matrix, b.log_sum_exp);
+  other->synchronize();
+  forward(longer, a);
+  EXPECT_EQ(hash(a.out.tensor), bits);
+}
+
+#ifdef SHARDMARK_VIRTUAL_GPU
+TEST_P(FlashAttention, KernelsGetTheirSharedMemoryOnce) {
+  const Sizes s{1, 1, 1, 20, 20, 64};
+  const Call c = make(s);
+  const auto calls = [&] {
+    const std::uint64_t before = virtual_gpu::counts.function_attributes;
+    forward(s, c);
+    backward(s, c);
+    return virtual_gpu::counts.function_attributes - before;
+  };
+  EXPECT_EQ(calls(), device_->kind() == Device::Kind::cuda ? 3u : 0u);
+  EXPECT_EQ(calls(), 0u);
+}
+#endif
 
 TEST_P(FlashAttention, MismatchesAreRejected) {
   const Sizes s{1, 4, 2, 6, 6, 8};

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "machine/device/flash_attention.h"
 #include "machine/device/gemm.h"
@@ -202,6 +203,8 @@ class Kernels {
   // (flash_attention.h), which check the arguments
   virtual void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
                        float beta) = 0;
+  // why_not_flash_attention (flash_attention.h).
+  virtual std::string why_not_attention(Dtype /*dtype*/, std::int64_t /*head*/) const { return {}; }
   virtual void do_attention(const AttentionForward& call) = 0;
   virtual void do_attention_backward(const AttentionBackward& call) = 0;
 };

@@ -18,11 +18,12 @@ enum class Category : unsigned char {
   optimizer,    // master weights and moments
   activations,  // kept by forward for backward
   buffers,      // staging, temporaries, communication
+  links,        // what a transport holds besides its caller's tensors; no formula has it
 };
-inline constexpr std::size_t num_categories = 5;
+inline constexpr std::size_t num_categories = 6;
 inline constexpr Category all_categories[] = {Category::parameters, Category::gradients,
-                                              Category::optimizer, Category::activations,
-                                              Category::buffers};
+                                              Category::optimizer,  Category::activations,
+                                              Category::buffers,    Category::links};
 std::string_view name(Category category);
 
 // Whether results are stored in the cache or bypass it. Results bypass the cache if a call's

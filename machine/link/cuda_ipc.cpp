@@ -1,15 +1,16 @@
 // The cuda_ipc transport: StreamedLink with CUDA's events as marks and with peers' device memory
 // mapped (CUDA C++ Programming Guide, "Interprocess Communication").
 //
-// Lifetimes: arenas exist as long as their device. A world keeps its device until all its ranks
-// have ended. Mappings of arenas are closed with the link that opened them. A peer may use an event
-// of this rank until the peer closes its end of the link. Therefore own events are destroyed after
-// a barrier of the world, and opened events with the link. Ranks that are threads use each other's
-// events and memory directly, because a process cannot open its own handles.
+// Lifetimes: a world keeps its device until all its ranks have ended. Mappings of arenas are closed
+// with the link that opened them. A peer may use an event or an arena of this rank until the peer
+// closes its end of the link. Therefore own events are destroyed, and arenas can be released, after
+// a barrier of the world. Opened events are destroyed with the link. Ranks that are threads use
+// each other's events and memory directly, because a process cannot open its own handles.
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -35,7 +36,7 @@ constexpr std::uint64_t events_kept = 4;
 
 // The arenas of a rank, in its host memory that peers map: handles, or base addresses for threads.
 struct Exports {
-  static constexpr std::size_t most = 1024;
+  static constexpr std::size_t most = 1 << 15;  // only the pages of those that exist are used
   struct Word {
     alignas(16) std::byte bytes[sizeof(cudaIpcMemHandle_t)];
   };
@@ -95,6 +96,9 @@ class IpcNeighbours final : public Neighbours {
   };
   explicit IpcNeighbours(Wiring wiring);
   ~IpcNeighbours() override;
+  // Publishes the arenas that exist. Opens one arena of each peer.
+  void publish() { tell_of_arenas(); }
+  void try_memory_of_peers();
   IpcNeighbours(const IpcNeighbours&) = delete;
   IpcNeighbours& operator=(const IpcNeighbours&) = delete;
 
@@ -127,6 +131,7 @@ class IpcNeighbours final : public Neighbours {
 
   Wiring wiring_;
   Internals device_;
+  std::shared_ptr<const void> kept_;             // own arenas
   std::vector<EventRings> theirs_;               // by peer: its events for this rank
   std::vector<std::vector<std::byte*>> mapped_;  // by peer: its arenas; null: not mapped yet
 };
@@ -134,6 +139,7 @@ class IpcNeighbours final : public Neighbours {
 IpcNeighbours::IpcNeighbours(Wiring wiring)
     : wiring_(std::move(wiring)),
       device_(internals(*wiring_.device)),
+      kept_(device_.arenas->keep()),
       theirs_(wiring_.events.size()),
       mapped_(wiring_.events.size()) {
   try {
@@ -177,7 +183,10 @@ void IpcNeighbours::close() {
   }
   cudaGetLastError();
   wiring_.exports.retire();
-  wiring_.after_barrier([own = std::move(wiring_.own)]() mutable { own.reset(); });
+  wiring_.after_barrier([own = std::move(wiring_.own), arenas = std::move(kept_)]() mutable {
+    own.reset();
+    arenas.reset();
+  });
 }
 
 std::uint64_t IpcNeighbours::address(const void* data, std::size_t bytes) {
@@ -236,6 +245,10 @@ std::byte* IpcNeighbours::at(int peer, std::uint64_t address) {
   return mapped[arena] + offset;
 }
 
+void IpcNeighbours::try_memory_of_peers() {
+  for (std::size_t peer = 0; peer < theirs_.size(); ++peer) at(static_cast<int>(peer), 0);
+}
+
 std::string words_of(const OwnEvents& own, int peers, int self, bool threads, int device) {
   std::string words(peers * words_a_peer * sizeof(EventWord), '\0');
   char* to = words.data();
@@ -268,11 +281,19 @@ void enable_peers(World& world, const Group& group, int device) {
 }
 
 // A rank's text is '+' and a word, or '-' and an error. Throws the first error.
-void agree(const Group& group, const std::vector<std::string>& texts) {
+void agree(const Group& group, const std::vector<std::string>& texts,
+           Failure::Kind kind = Failure::Kind::exception) {
   for (std::size_t peer = 0; peer < texts.size(); ++peer)
     if (texts[peer].front() == '-')
       throw MachineError(fmt::format("transport cuda_ipc: rank {}: {}", group.members[peer],
-                                     texts[peer].substr(1)));
+                                     texts[peer].substr(1)),
+                         kind);
+}
+
+bool sees_all_peers(const World& world, const Group& group) {
+  return std::ranges::all_of(group.members, [&](int member) {
+    return index_of(world.board().of(member)->device.load()) >= 0;
+  });
 }
 
 }  // namespace
@@ -280,7 +301,9 @@ void agree(const Group& group, const std::vector<std::string>& texts) {
 std::string why_not_peers(std::uint64_t from, std::uint64_t to) {
   if (from == to) return "";
   const int here = index_of(from), there = index_of(to);
-  if (here < 0 || there < 0) return "a process must see the GPUs of all its peers";
+  // A process can open memory of devices that it does not see (cudaIpcOpenMemHandle). Only opening
+  // it shows whether there is peer access: connect_ipc does.
+  if (here < 0 || there < 0) return "";
   int can = 0;
   SHARDMARK_CUDA(here, cudaDeviceCanAccessPeer(&can, here, there));
   return can ? "" : fmt::format("device {} has no peer access to device {}", here, there);
@@ -294,9 +317,14 @@ std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
   wiring.after_barrier = [&world](std::function<void()> call) {
     world.after_barrier(std::move(call));
   };
+  // Whether a rank does not see the device of a peer.
+  const std::vector<int> seen = world.all_gather(group, int{sees_all_peers(world, group)});
+  const bool hidden = std::ranges::find(seen, 0) != seen.end();
   // All ranks take part in the exchange, including a rank whose device fails.
   std::string mine(1, '+');
+  Memory arena;  // that peers can open
   try {
+    if (hidden) arena = world.device().allocate(1, Category::buffers);
     const int device = internals(*wiring.device).index;
     if (wiring.threads) enable_peers(world, group, device);
     wiring.own = std::make_shared<OwnEvents>(device, group.size(), group.index, !wiring.threads);
@@ -312,14 +340,23 @@ std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
       world.share(group, sizeof(Exports), [](std::byte* block) { new (block) Exports; });
   // No rank records a mark before all ranks have opened all events.
   std::unique_ptr<IpcNeighbours> neighbours;
-  mine.assign(1, '+');
+  const auto on_all_ranks = [&](Failure::Kind kind, const auto& work) {
+    std::string outcome(1, '+');
+    try {
+      work();
+    } catch (const MachineError& error) {
+      outcome = std::string("-") + error.what();
+    }
+    agree(group, world.all_gather(group, outcome), kind);
+  };
   try {
-    neighbours = std::make_unique<IpcNeighbours>(std::move(wiring));
-  } catch (const MachineError& error) {
-    mine = std::string("-") + error.what();
-  }
-  try {
-    agree(group, world.all_gather(group, mine));
+    const auto kind = hidden ? Failure::Kind::unsupported : Failure::Kind::exception;
+    on_all_ranks(kind, [&] {
+      neighbours = std::make_unique<IpcNeighbours>(std::move(wiring));
+      if (hidden) neighbours->publish();
+    });
+    // Without this, a rank that cannot open the memory of a peer would fail at its first message.
+    if (hidden) on_all_ranks(kind, [&] { neighbours->try_memory_of_peers(); });
   } catch (...) {
     ends.retire();
     throw;

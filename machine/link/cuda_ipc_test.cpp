@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "machine/base/error.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
 #include "machine/link/connect.h"
@@ -107,6 +108,41 @@ TEST_P(CudaIpcLink, HostMemoryIsRejected) {
   run(2, [](World& world, Link& link) {
     std::vector<float> host(10);
     EXPECT_THROW(link.send(1 - world.rank(), host.data(), 40), std::logic_error);
+  });
+}
+
+// Rank 0 fills its device with arenas, which its peer may map, and then needs a larger one.
+TEST_P(CudaIpcLink, ArenasAreReleasedAfterTheLink) {
+  constexpr std::size_t block = std::size_t{1} << 30;
+  run_ranks(2, [&](World& world) {
+    world.use_device(cuda::make_device(world.rank() % GetParam()));
+    const auto allocate = [&](std::size_t bytes) {
+      return world.device().allocate(bytes, Category::buffers);
+    };
+    const Tensor small = tensor(world, count);
+    std::size_t blocks = 0;
+    world.barrier(world.group());
+    {
+      const auto link = connect(world, world.group(), Transport::cuda_ipc);
+      if (world.rank() == 0) {
+        std::vector<Memory> all;
+        EXPECT_THROW(for (;;) all.push_back(allocate(block)), MachineError);
+        blocks = all.size();
+        ASSERT_GE(blocks, 2u);
+        link->send(1, all.back().data(), small.bytes());
+        link->wait_sent(1, ~std::uint64_t{0});
+        link->flush();
+        world.device().stream().synchronize();
+        all.clear();
+        EXPECT_THROW(allocate(blocks * block), MachineError);
+      } else {
+        link->receive(0, small.data(), small.bytes());
+        world.device().stream().synchronize();
+      }
+    }
+    world.barrier(world.group());
+    if (world.rank() == 0) EXPECT_EQ(allocate(blocks * block).bytes(), blocks * block);
+    world.barrier(world.group());
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "machine/device/device.h"
+
 namespace machine {
 
 std::string_view name(Transport transport) {
@@ -15,6 +17,10 @@ Traffic& Traffic::operator+=(const Traffic& other) {
   bytes_received += other.bytes_received;
   messages_received += other.messages_received;
   return *this;
+}
+
+bool Link::stages(const Device& device) const {
+  return stream() == nullptr && !device.readable_by_host();
 }
 
 std::uint64_t Link::send(int peer, const void* data, std::size_t bytes) {

@@ -73,6 +73,8 @@ class Link {
   virtual Transport transport() const = 0;
   // The device's stream that calls are enqueued on; null if calls are complete when they return.
   virtual Stream* stream() const { return nullptr; }
+  // Whether memory of the device must pass through host memory.
+  bool stages(const Device& device) const;
 
   // Whether a send completes only after its receive starts. The call order alone can deadlock then,
   // so messages are exchanged in groups. A group starts when all its transfers can start

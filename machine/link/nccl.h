@@ -4,8 +4,9 @@
 // with which ours are compared. Only in builds with NCCL.
 //
 // A send of NCCL may wait for its receive. Sends are therefore kept until the next receive,
-// exchange or wait_sent and are issued with it in one group. Communicators are non-blocking. A call
-// polls until NCCL has queued it. After World::timeout_s it aborts the communicator.
+// exchange or wait_sent and are issued with it in one group. Communicators are blocking: a call
+// queues its work and returns, but the first calls of a communicator may wait for its peers. The
+// watchdog watches them, like the calls of MPI.
 
 #include <nccl.h>
 
@@ -13,17 +14,25 @@
 
 #include "machine/device/device.h"
 #include "machine/link/link.h"
+#include "machine/link/nccl_communicators.h"
 #include "machine/world/control/wait.h"
 
 namespace machine {
 
 class NcclLink final : public Link {
  public:
-  // Takes ownership of the communicator, whose ranks are the group's, in order, on `device`.
-  NcclLink(Group group, ncclComm_t communicator, Device& device, WaitPolicy policy);
+  // What a link uses. The ranks of the communicator are the group's, in order, on `device`.
+  struct Wiring {
+    Device* device;
+    NcclCommunicators* communicators;
+    ncclComm_t communicator;  // is given back
+    Memory bytes;             // spare_bytes
+    WaitPolicy policy;
+  };
+  NcclLink(Group group, Wiring wiring);
   ~NcclLink() override;
   Transport transport() const override { return Transport::nccl; }
-  Stream* stream() const override { return &device_.stream(); }
+  Stream* stream() const override { return &wiring_.device->stream(); }
   bool is_rendezvous() const override { return true; }
 
   // For direct NCCL calls, on queue() of the device that make_current() selects. Throws
@@ -31,24 +40,34 @@ class NcclLink final : public Link {
   ncclComm_t communicator() const;
   cudaStream_t queue() const;
   void make_current() const;
-  // Waits until NCCL has queued the call that returned `result`. Throws MachineError with the call,
-  // this rank and the peer (an index into the group; -1: all). `bytes` is only for the board.
-  void finish(ncclResult_t result, const char* call, int peer = -1, std::size_t bytes = 0);
+  // Calls NCCL. Throws MachineError with the name of the call, this rank and the peer (an index
+  // into the group; -1: all). `bytes` is only for the board.
+  template <class Call>
+  void call(const char* what, int peer, std::size_t bytes, Call call) {
+    ncclResult_t result = ncclSuccess;
+    {
+      const Wait::InLibrary inside(wait_.policy(), operation(), ++calls_, bytes);
+      result = call();
+    }
+    check(result, what, peer, bytes);
+  }
   // Runs calls() between ncclGroupStart and ncclGroupEnd. Throws an error of the calls only after
   // ncclGroupEnd.
   template <class Calls>
   void group_of(const char* what, int peer, std::size_t bytes, Calls calls) {
-    check(ncclGroupStart(), "ncclGroupStart", peer);
-    ncclResult_t result = ncclSuccess;
-    calls([&result](ncclResult_t one) {
-      if (result == ncclSuccess && one != ncclInProgress) result = one;
+    call(what, peer, bytes, [&] {
+      ncclResult_t result = ncclGroupStart();
+      if (result != ncclSuccess) return result;
+      calls([&result](ncclResult_t one) {
+        if (result == ncclSuccess) result = one;
+      });
+      const ncclResult_t end = ncclGroupEnd();
+      return result == ncclSuccess ? end : result;
     });
-    const ncclResult_t end = ncclGroupEnd();
-    check(result, what, peer);
-    finish(end, what, peer, bytes);
   }
-  // The index-th of size() + 1 bytes of device memory, for empty messages.
-  void* byte(int index) { return static_cast<std::byte*>(bytes_.data()) + index; }
+  // Device memory for empty messages.
+  static constexpr std::size_t spare_bytes = 4096;
+  void* byte(std::size_t index) { return static_cast<std::byte*>(wiring_.bytes.data()) + index; }
 
  private:
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;
@@ -59,18 +78,16 @@ class NcclLink final : public Link {
   const void* do_receive_in_place(int peer, std::size_t bytes) override;
   void do_release(int) override {}
 
-  void check(ncclResult_t result, const char* call, int peer);
+  void check(ncclResult_t result, const char* call, int peer, std::size_t bytes);
   void abort();
 
-  ncclComm_t communicator_;
-  Device& device_;
+  Wiring wiring_;
   int index_;  // of the device
   Wait wait_;
   std::vector<Transfer> waiting_;    // sends that are not yet in a group
   std::vector<std::uint64_t> sent_;  // by peer
-  std::uint64_t calls_ = 0;          // that NCCL has queued
+  std::uint64_t calls_ = 0;          // of NCCL
   std::vector<Memory> landed_;       // by peer, buffers of receive_in_place
-  Memory bytes_;
 };
 
 }  // namespace machine

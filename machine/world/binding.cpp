@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <hwloc.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -61,6 +62,39 @@ void bind_process(const std::vector<int>& cores) {
   if (hwloc_set_cpubind(topology(), set.get(), HWLOC_CPUBIND_PROCESS) != 0)
     throw MachineError(
         fmt::format("cannot bind this process to cores {}: {}", text(cores), std::strerror(errno)));
+}
+
+std::string why_not_numa_node(int node) {
+  const int count = hwloc_get_nbobjs_by_type(topology(), HWLOC_OBJ_NUMANODE);
+  if (node < 0 || node >= count) return fmt::format("NUMA node {} of a host with {}", node, count);
+  NumaMemory memory(node);
+  if (void* const data = memory.allocate(1)) {
+    memory.free(data, 1);
+    return {};
+  }
+  return fmt::format("cannot allocate memory of NUMA node {}: {}; containers may forbid mbind",
+                     node, std::strerror(errno));
+}
+
+void* NumaMemory::allocate(std::size_t bytes) {
+  const hwloc_obj_t node =
+      hwloc_get_obj_by_type(topology(), HWLOC_OBJ_NUMANODE, static_cast<unsigned>(node_));
+  void* const data = hwloc_alloc_membind(topology(), bytes, node->nodeset, HWLOC_MEMBIND_BIND,
+                                         HWLOC_MEMBIND_STRICT | HWLOC_MEMBIND_BYNODESET);
+  if (!data || !pinned_for_) return data;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  try {
+    pins_[data] = pinned_for_->pin(data, (bytes + page - 1) / page * page);
+  } catch (...) {
+    free(data, bytes);
+    throw;
+  }
+  return data;
+}
+
+void NumaMemory::free(void* data, std::size_t bytes) {
+  pins_.erase(data);
+  hwloc_free(topology(), data, bytes);
 }
 
 std::size_t last_level_cache_bytes() {

@@ -1,10 +1,14 @@
 #pragma once
-// The cores that a rank runs on, through hwloc. Ranks of one host share no core while there are
-// enough cores. With more ranks than cores, ranks take cores in turn.
+// The cores that a rank runs on, and memory of a NUMA node, through hwloc. Ranks of one host share
+// no core while there are enough cores. With more ranks than cores, ranks take cores in turn.
 
 #include <cstddef>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "machine/device/device.h"
 
 namespace machine {
 
@@ -16,6 +20,26 @@ std::vector<int> cores_of(int index, int ranks, const std::vector<int>& cores);
 
 // Binds every thread of this process. Throws MachineError naming the cores.
 void bind_process(const std::vector<int>& cores);
+
+// Returns why this process cannot allocate memory of a NUMA node, or an empty text. node: hwloc's
+// logical number.
+std::string why_not_numa_node(int node);
+
+// Memory of one NUMA node, in whole pages. Null if the node has no memory left. pinned_for: pins
+// the memory for that device, unless null. The device outlives this, and its streams do not use
+// memory that is freed.
+class NumaMemory final : public HostMemory {
+ public:
+  explicit NumaMemory(int node, Device* pinned_for = nullptr)
+      : node_(node), pinned_for_(pinned_for) {}
+  void* allocate(std::size_t bytes) override;
+  void free(void* data, std::size_t bytes) override;
+
+ private:
+  int node_;
+  Device* pinned_for_;
+  std::map<void*, std::shared_ptr<void>> pins_;
+};
 
 // Returns the sum over all last-level caches of this host.
 std::size_t last_level_cache_bytes();

@@ -268,6 +268,7 @@ MpiWorld::~MpiWorld() {
     static_cast<void>(device_.release());
   }
   post_.reset();
+  kept_.clear();
   device_.reset();
   host_device_.reset();
   if (healthy) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "machine/base/error.h"
-#include "machine/device/arena/arenas.h"
 
 namespace machine {
 namespace {
@@ -67,45 +66,6 @@ TEST(Segment, NamesTheProcessThatItCannotRead) {
   } catch (const MachineError& error) {
     EXPECT_NE(std::string(error.what()).find(std::to_string(getpid())), std::string::npos);
   }
-}
-
-// Arenas of a simulated device. Every allocation is in an arena, is found by its place, and is
-// reused.
-TEST(Arenas, BlocksNeverOverlapOrMove) {
-  std::vector<std::vector<std::byte>> taken;
-  std::size_t room = std::size_t{20} << 20;
-  int given = 0;
-  {
-    Arenas arenas(
-        std::size_t{8} << 20,
-        [&](std::size_t bytes) -> void* {
-          if (bytes > room) return nullptr;
-          room -= bytes;
-          return taken.emplace_back(bytes).data();
-        },
-        [&](void*) { ++given; });
-    auto* small = static_cast<std::byte*>(arenas.allocate(1));
-    auto* next = static_cast<std::byte*>(arenas.allocate(1000));
-    ASSERT_TRUE(small && next);
-    EXPECT_EQ(next - small, static_cast<std::ptrdiff_t>(Arenas::alignment));
-    EXPECT_EQ(arenas.find(next + 10, 900), (Arenas::Place{0, Arenas::alignment + 10}));
-    EXPECT_EQ(arenas.find(taken[0].data() + taken[0].size() - 1, 2), std::nullopt);
-    EXPECT_EQ(arenas.find(&room, 1), std::nullopt);
-    // An allocation larger than an arena gets its own arena. A third arena of 8 MiB exceeds the
-    // remaining memory.
-    auto* large = static_cast<std::byte*>(arenas.allocate(std::size_t{9} << 20));
-    ASSERT_TRUE(large);
-    EXPECT_EQ(arenas.find(large, 1), (Arenas::Place{1, 0}));
-    EXPECT_EQ(arenas.allocate(std::size_t{8} << 20), nullptr);
-    EXPECT_EQ(arenas.count(), 2u);
-    arenas.free(small, 1);
-    arenas.free(next, 1000);
-    EXPECT_EQ(arenas.allocate(std::size_t{8} << 20), static_cast<void*>(small));  // one hole again
-    EXPECT_NE(arenas.allocate(std::size_t{2} << 20), nullptr);  // from the rest, less than 8 MiB
-    EXPECT_EQ(arenas.count(), 3u);
-    EXPECT_EQ(given, 0);
-  }
-  EXPECT_EQ(given, 3);
 }
 
 }  // namespace

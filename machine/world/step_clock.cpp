@@ -25,7 +25,7 @@ std::string StepTimes::Row::text() const {
 
 // ---- one thread
 
-void StepClock::Recorder::clear(double now_s) {
+void StepClock::Recorder::clear(double now_s, Stream* stream) {
   for (std::size_t part = lane.rows.size(); part < groups_begin; ++part)
     lane.rows.push_back({static_cast<Part>(part), {}, 0});
   for (StepTimes::Row& row : lane.rows) row.seconds = 0;
@@ -33,6 +33,9 @@ void StepClock::Recorder::clear(double now_s) {
   waited_s.clear();
   stack_.clear();
   last_s_ = now_s;
+  stream_ = stream;
+  marks_.clear();
+  if (stream_) marks_.push_back({stream_->record(), {}});
 }
 
 std::size_t StepClock::Recorder::row(Part part, std::string_view group) {
@@ -49,20 +52,42 @@ void StepClock::Recorder::charge(double now_s) {
 }
 
 void StepClock::Recorder::push(Part part, std::string_view group, int peer, bool is_message) {
-  charge(steady_s());
-  stack_.push_back({row(part, group), peer, is_message, false, last_s_});
+  if (stream_ && is_message) part = Part::bubble;
+  begin({row(part, group), peer, is_message, false, 0});
 }
 
-void StepClock::Recorder::push_wait(int peer) {
-  charge(steady_s());
-  std::size_t row = stack_.empty() ? 0 : stack_.back().row;
-  if (!stack_.empty() && stack_.back().is_message) row = static_cast<std::size_t>(Part::bubble);
-  stack_.push_back({row, peer, false, true, last_s_});
+void StepClock::Recorder::push_wait(int peer) { begin({0, peer, false, true, 0}); }
+
+void StepClock::Recorder::begin(const Frame& frame) {
+  if (stream_)
+    marks_.push_back({stream_->record(), frame});
+  else
+    begin(frame, steady_s());
 }
 
+void StepClock::Recorder::begin(Frame frame, double now_s) {
+  charge(now_s);
+  if (frame.waits && !stack_.empty())
+    frame.row =
+        stack_.back().is_message ? static_cast<std::size_t>(Part::bubble) : stack_.back().row;
+  frame.start_s = now_s;
+  stack_.push_back(frame);
+}
+
+// Called by destructors. If the device is lost, the run already ends with that failure.
 void StepClock::Recorder::pop() {
+  if (!stream_) return end(steady_s());
+  try {
+    marks_.push_back({stream_->record(), {}});
+  } catch (const MachineError&) {
+    stream_ = nullptr;
+    marks_.clear();
+  }
+}
+
+void StepClock::Recorder::end(double now_s) {
   if (stack_.empty()) return;  // the clock was stopped meanwhile
-  charge(steady_s());
+  charge(now_s);
   const Frame& frame = stack_.back();
   lane.intervals.push_back({frame.row, frame.peer, frame.start_s, last_s_});
   if (frame.waits) waited_s[frame.peer] += last_s_ - frame.start_s;
@@ -74,15 +99,33 @@ void StepClock::Recorder::close(double now_s) {
   stack_.clear();
 }
 
+double StepClock::Recorder::resolve(double& end_s) {
+  const std::unique_ptr<Event> last = stream_->record();
+  last->synchronize();
+  end_s = steady_s();
+  const auto time_of = [&](const Mark& mark) { return end_s - last->seconds_since(*mark.reached); };
+  const double start_s = last_s_ = time_of(marks_.front());
+  stream_ = nullptr;
+  for (std::size_t i = 1; i < marks_.size(); ++i) {
+    const double now_s = time_of(marks_[i]);
+    if (marks_[i].frame)
+      begin(*marks_[i].frame, now_s);
+    else
+      end(now_s);
+  }
+  marks_.clear();
+  return start_s;
+}
+
 // ---- a step
 
 StepClock* StepClock::running() { return here ? here->clock : nullptr; }
 
-void StepClock::start() {
+void StepClock::start(Stream* stream) {
   SHARDMARK_CHECK(here == nullptr, ==, true);
   const double now_s = steady_s();
   own_.clock = this;
-  own_.clear(now_s);
+  own_.clear(now_s, stream);
   {
     const std::lock_guard lock(mutex_);
     running_ = true;
@@ -94,12 +137,19 @@ void StepClock::start() {
 
 void StepClock::stop() {
   if (here != &own_) return;
-  here = nullptr;
-  times_.end_s = steady_s();
+  leave();
+  if (own_.queues())
+    times_.start_s = own_.resolve(times_.end_s);
+  else
+    times_.end_s = steady_s();
   own_.close(times_.end_s);
   std::swap(times_.own, own_.lane);  // not a copy: callers time this
   times_.own.name = own_.lane.name = "compute";
   std::swap(times_.waited_s, own_.waited_s);
+}
+
+void StepClock::leave() {
+  here = nullptr;
   const std::lock_guard lock(mutex_);
   running_ = false;
 }

@@ -14,15 +14,22 @@
 //
 // Without a started clock, During records nothing and only checks a pointer. With a started clock,
 // it reads the time twice.
+//
+// The work of a CUDA device runs behind its caller. A clock that is started with the device's
+// stream records events there, and stop() waits for them. The parts are then times of the stream.
+// It waits for peers inside of a message, so the whole time of messages is the bubble.
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "machine/device/device.h"
 
 namespace machine {
 
@@ -72,11 +79,13 @@ std::map<std::string, double> hidden_communication(const StepTimes& times);
 class StepClock {
  public:
   StepClock() = default;
-  ~StepClock() { stop(); }
+  ~StepClock() {
+    if (here == &own_) leave();
+  }
   StepClock(const StepClock&) = delete;
   StepClock& operator=(const StepClock&) = delete;
 
-  void start();
+  void start(Stream* stream = nullptr);
   void stop();                                       // no effect if it was not started
   const StepTimes& times() const { return times_; }  // from the last start to its stop
   static StepClock* running();                       // of this thread, or null
@@ -85,11 +94,15 @@ class StepClock {
   class Recorder {
    public:
     explicit Recorder(std::string name) { lane.name = std::move(name); }
-    void clear(double now_s);
+    void clear(double now_s, Stream* stream = nullptr);
     void push(Part part, std::string_view group, int peer, bool is_message);
     void push_wait(int peer);
     void pop();
     void close(double now_s);
+    // Charges the parts by the times of their marks in the stream, and returns the time of the
+    // first. Waits for the stream. Sets end_s to the current time.
+    double resolve(double& end_s);
+    bool queues() const { return stream_ != nullptr; }
     StepTimes::Lane lane;
     std::map<int, double> waited_s;
     StepClock* clock = nullptr;
@@ -101,10 +114,20 @@ class StepClock {
       bool is_message, waits;
       double start_s;
     };
+    // The begin (frame) or the end of a part in the stream.
+    struct Mark {
+      std::unique_ptr<Event> reached;
+      std::optional<Frame> frame;
+    };
     std::size_t row(Part part, std::string_view group);
     void charge(double now_s);
+    void begin(const Frame& frame);
+    void begin(Frame frame, double now_s);
+    void end(double now_s);
     std::vector<Frame> stack_;
     double last_s_ = 0;
+    Stream* stream_ = nullptr;
+    std::vector<Mark> marks_;  // the first: the start of the step
   };
   static inline constinit thread_local Recorder* here = nullptr;
 
@@ -124,6 +147,7 @@ class StepClock {
   };
 
  private:
+  void leave();
   void add(const StepTimes::Lane& lane);
 
   StepTimes times_;

@@ -96,6 +96,7 @@ void World::set_host_device(std::unique_ptr<Device> device) {
 }
 
 void World::use_device(std::unique_ptr<Device> device) {
+  kept_.clear();
   device_ = std::move(device);
   device_->set_faults(&faults_);
   device_->count_waits_in(&board_->mine().on_device);

@@ -11,9 +11,11 @@
 #include <concepts>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <typeindex>
 #include <vector>
 
 #include "machine/base/bytes.h"
@@ -122,6 +124,13 @@ class World {
   Shared share(const Group& group, std::size_t bytes,
                const std::function<void(std::byte*)>& construct);
   WaitPolicy wait_policy() const;
+  // This rank's T, which later links use again. Destroyed before the device.
+  template <class T>
+  T& kept() {
+    std::shared_ptr<void>& one = kept_[typeid(T)];
+    if (!one) one = std::make_shared<T>();
+    return *static_cast<T*>(one.get());
+  }
   // Called after every rank has passed a barrier of the world.
   void after_barrier(std::function<void()> call) { retired_.push_back(std::move(call)); }
 
@@ -149,6 +158,9 @@ class World {
  private:
   double timeout_s_ = 60;
   int active_ranks_ = 0;
+
+ protected:
+  std::map<std::type_index, std::shared_ptr<void>> kept_;
 };
 
 // Runs body on `ranks` threads, each with its own World. Returns when all have ended. Rethrows the

@@ -15,12 +15,18 @@ Arenas::~Arenas() {
   for (const Arena& arena : arenas_) give_(arena.base);
 }
 
+std::size_t Arenas::block_bytes(std::size_t bytes) const {
+  return least_ == 0 ? bytes : round_up(bytes, alignment);
+}
+
 void* Arenas::allocate(std::size_t bytes) {
   if (bytes > ~std::size_t{0} - granule) return nullptr;
-  const std::size_t wanted = round_up(bytes, alignment);
-  for (Arena& arena : arenas_)
+  const std::size_t wanted = block_bytes(bytes);
+  for (Arena& arena : arenas_) {
+    if (least_ == 0 && arena.size != wanted) continue;
     if (const auto offset = arena.free.take(wanted, alignment)) return arena.base + *offset;
-  const std::size_t needed = round_up(wanted, granule);
+  }
+  const std::size_t needed = least_ == 0 ? wanted : round_up(wanted, granule);
   std::size_t size = std::max(least_, needed);
   void* base = take_(size);
   if (!base && size > needed) base = take_(size = needed);
@@ -33,7 +39,16 @@ void* Arenas::allocate(std::size_t bytes) {
 void Arenas::free(void* data, std::size_t bytes) {
   const auto place = find(data, bytes);
   SHARDMARK_CHECK(place.has_value(), ==, true);
-  arenas_[place->arena].free.give(place->offset, round_up(bytes, alignment));
+  arenas_[place->arena].free.give(place->offset, block_bytes(bytes));
+}
+
+bool Arenas::release_unused() {
+  if (kept_.use_count() > 1) return false;
+  return std::erase_if(arenas_, [this](const Arena& arena) {
+           const bool unused = arena.free.bytes() == arena.size;
+           if (unused) give_(arena.base);
+           return unused;
+         }) > 0;
 }
 
 std::optional<Arenas::Place> Arenas::find(const void* data, std::size_t bytes) const {

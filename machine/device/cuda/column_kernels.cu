@@ -18,25 +18,20 @@ namespace {
 class CudaKernels final : public kernel::OptimizerKernels<CudaLaunch> {
  public:
   explicit CudaKernels(const Queue& queue)
-      : OptimizerKernels(CudaLaunch(queue)),
-        multiplier_(queue),
-        device_(queue.device),
-        stream_(queue.stream),
-        scratch_(queue) {}
+      : OptimizerKernels(CudaLaunch(queue)), multiplier_(queue), attention_(queue) {}
 
  private:
   void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
                float beta) override {
     multiplier_.multiply(a, b, c, alpha, beta);
   }
-  void do_attention(const AttentionForward& call) override { attend(device_, stream_, call); }
-  void do_attention_backward(const AttentionBackward& call) override {
-    attend_backward(device_, stream_, call, scratch_);
+  std::string why_not_attention(Dtype dtype, std::int64_t head) const override {
+    return attention_.why_not(dtype, head);
   }
+  void do_attention(const AttentionForward& call) override { attention_.forward(call); }
+  void do_attention_backward(const AttentionBackward& call) override { attention_.backward(call); }
   Multiplier multiplier_;
-  int device_;
-  cudaStream_t stream_;
-  Scratch scratch_;
+  AttentionKernels attention_;
 };
 
 }  // namespace

@@ -4,39 +4,55 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "machine/base/error.h"
+#include "machine/device/cuda/freed_blocks.h"
 #include "machine/device/cuda/internals.h"
+#include "machine/device/cuda/pinned_memory.h"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"
 
 namespace machine {
 namespace cuda {
 
-void fail(int device, const char* call, cudaError_t status) {
-  cudaGetLastError();  // clears the error so that the next call does not report it again
-  const char* advice = "see nvidia-smi and the kernel log for the state of the device";
+namespace {
+
+const char* advice_on(cudaError_t status) {
   switch (status) {
     case cudaErrorMemoryAllocation:
-      advice = "use a smaller case or more ranks, or end other processes on the device";
-      break;
+      return "use a smaller case or more ranks, or end other processes on the device";
     case cudaErrorInsufficientDriver:
     case cudaErrorNoDevice:
     case cudaErrorNoKernelImageForDevice:
-      advice = "install a driver for this CUDA Toolkit and build for this device's architecture";
-      break;
+      return "install a driver for this CUDA Toolkit and build for this device's architecture";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorMisalignedAddress:
-      advice = "an earlier kernel failed; run again under compute-sanitizer to find it";
-      break;
+      return "an earlier kernel failed; run again under compute-sanitizer to find it";
     default:
-      break;
+      return "see nvidia-smi and the kernel log for the state of the device";
   }
-  throw MachineError(fmt::format("{} failed on CUDA device {}: {} ({}); {}", call, device,
-                                 cudaGetErrorString(status), cudaGetErrorName(status), advice),
+}
+
+// "initialization error (cudaErrorInitializationError)". Clears the error, so that the next call
+// does not report it again.
+std::string text_of(cudaError_t status) {
+  const std::string text =
+      fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
+  cudaGetLastError();
+  return text;
+}
+
+}  // namespace
+
+void fail(int device, const char* call, cudaError_t status) {
+  throw MachineError(fmt::format("{} failed on CUDA device {}: {}; {}", call, device,
+                                 text_of(status), advice_on(status)),
                      status == cudaErrorMemoryAllocation ? Failure::Kind::out_of_memory
                                                          : Failure::Kind::exception);
 }
@@ -103,9 +119,12 @@ cudaStream_t create_stream(int device) {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(Device& device, int index) : CudaStream(device, index, create_stream(index)) {}
+  // Is in the list while it exists.
+  CudaStream(Device& device, int index, std::vector<cudaStream_t>& list)
+      : CudaStream(device, index, create_stream(index), list) {}
   ~CudaStream() override {
     const DeviceWait waits(device());
+    std::erase(list_, stream_);
     cudaSetDevice(index_);
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -117,6 +136,14 @@ class CudaStream final : public Stream {
     if (bytes == 0) return;
     make_current(index_);
     SHARDMARK_CUDA(index_, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
+  }
+  void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                 std::size_t bytes, std::int64_t rows) override {
+    if (bytes == 0 || rows == 0) return;
+    make_current(index_);
+    SHARDMARK_CUDA(index_,
+                   cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes,
+                                     static_cast<std::size_t>(rows), cudaMemcpyDefault, stream_));
   }
   std::unique_ptr<Event> record() override { return std::make_unique<CudaEvent>(queue()); }
   void wait(const Event& event) override {
@@ -133,10 +160,16 @@ class CudaStream final : public Stream {
   Queue queue() const { return {device(), index_, stream_}; }
 
  private:
-  CudaStream(Device& device, int index, cudaStream_t stream)
-      : Stream(device, make_kernels({device, index, stream})), index_(index), stream_(stream) {}
+  CudaStream(Device& device, int index, cudaStream_t stream, std::vector<cudaStream_t>& list)
+      : Stream(device, make_kernels({device, index, stream})),
+        index_(index),
+        stream_(stream),
+        list_(list) {
+    list.push_back(stream);
+  }
   int index_;
   cudaStream_t stream_;
+  std::vector<cudaStream_t>& list_;
 };
 
 // Never 0, which means the host.
@@ -147,7 +180,25 @@ std::uint64_t identity_of(const cudaDeviceProp& properties) {
   return (halves[0] ^ (halves[1] * 0x9e3779b97f4a7c15u)) | 1;
 }
 
+// Of all devices. Asks once, because asking for the properties of a device takes milliseconds.
+const std::vector<std::uint64_t>& identities() {
+  static const std::vector<std::uint64_t> all = [] {
+    std::vector<std::uint64_t> found;
+    for (int index = 0; index < count(); ++index) {
+      cudaDeviceProp properties;
+      SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
+      found.push_back(identity_of(properties));
+    }
+    return found;
+  }();
+  return all;
+}
+
+#ifdef SHARDMARK_VIRTUAL_GPU
+constexpr std::size_t arena_bytes = 0;  // a guard page follows each tensor
+#else
 constexpr std::size_t arena_bytes = std::size_t{256} << 20;
+#endif
 
 class CudaDevice final : public Device {
  public:
@@ -156,10 +207,9 @@ class CudaDevice final : public Device {
         index_(index),
         arenas_(
             arena_bytes, [index](std::size_t bytes) { return take(index, bytes); },
-            [index](void* data) {
-              cudaSetDevice(index);
-              cudaFree(data);  // an error is from an earlier call; a destructor cannot report it
-            }) {
+            [this](void* data) { give(data); }),
+        freed_(index),
+        pinned_(*this, index, streams_) {
     make_current(index);
     cudaDeviceProp properties;
     SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
@@ -168,18 +218,33 @@ class CudaDevice final : public Device {
                     static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
                     properties.minor);
     identity_ = identity_of(properties);
-    stream_ = std::make_unique<CudaStream>(*this, index_);
+    compute_capability_ = properties.major * 10 + properties.minor;
+    stream_ = std::make_unique<CudaStream>(*this, index_, streams_);
   }
   // Destroys the stream first. This ends all work that reads or writes the arenas.
   ~CudaDevice() override { stream_.reset(); }
   std::string description() const override { return description_; }
   std::uint64_t identity() const override { return identity_; }
+  std::string why_broken() override {
+    const DeviceWait waits(*this);
+    cudaSetDevice(index_);
+    if (cudaDeviceSynchronize() == cudaSuccess) return "";
+    cudaGetLastError();  // an error that this clears does not break the device
+    const cudaError_t status = cudaDeviceSynchronize();
+    return status == cudaSuccess ? "" : "cudaDeviceSynchronize: " + text_of(status);
+  }
+  int compute_capability() const override { return compute_capability_; }
   std::unique_ptr<Stream> make_stream() override {
-    one_stream_ = false;
-    return std::make_unique<CudaStream>(*this, index_);
+    return std::make_unique<CudaStream>(*this, index_, streams_);
   }
   std::unique_ptr<Gate> make_gate(double deadline_s) override {
     return cuda::make_gate(static_cast<CudaStream&>(*stream_).queue(), deadline_s);
+  }
+  HostMemory& pinned_memory() override { return pinned_; }
+  std::shared_ptr<void> pin(void* data, std::size_t bytes) override {
+    make_current(index_);
+    SHARDMARK_CUDA(index_, cudaHostRegister(data, bytes, cudaHostRegisterPortable));
+    return {data, [](void* pinned) { cudaHostUnregister(pinned); }};
   }
   int index() const { return index_; }
   const Arenas& arenas() const { return arenas_; }
@@ -196,22 +261,38 @@ class CudaDevice final : public Device {
     check(index, "cudaMalloc", status);
     return data;
   }
-  void* do_allocate(std::size_t bytes) override { return arenas_.allocate(bytes); }
-  // With one stream, the next user of the memory is queued after earlier work. With more streams,
-  // wait for that work. An error here is from an earlier call. The next call reports it.
-  void do_free(void* data, std::size_t bytes) override {
-    if (!one_stream_) {
-      const DeviceWait waits(*this);
-      cudaSetDevice(index_);
-      cudaDeviceSynchronize();
+  // An error is from an earlier call. A destructor cannot report it.
+  void give(void* data) {
+    const DeviceWait waits(*this);
+    cudaSetDevice(index_);
+    cudaDeviceSynchronize();
+    cudaFree(data);
+  }
+  // Memory whose users have not ended is used again only if nothing else is left.
+  void* do_allocate(std::size_t bytes) override {
+    const auto reuse = [this](void* data, std::size_t freed) { arenas_.free(data, freed); };
+    freed_.give_ended(reuse);
+    void* data = arenas_.allocate(bytes);
+    if (!data && !freed_.empty()) {
+      freed_.give_in_order_of(streams_.front(), reuse);
+      data = arenas_.allocate(bytes);
     }
-    arenas_.free(data, bytes);
+    if (!data && arenas_.release_unused()) data = arenas_.allocate(bytes);
+    return data;
+  }
+  // The next user of the memory is queued in stream(), after earlier work there. Other streams may
+  // still use it.
+  void do_free(void* data, std::size_t bytes) override {
+    if (!freed_.keep(data, bytes, std::span(streams_).subspan(1))) arenas_.free(data, bytes);
   }
 
   int index_;
   Arenas arenas_;
-  bool one_stream_ = true;
+  FreedBlocks freed_;
+  std::vector<cudaStream_t> streams_;  // the first is that of stream()
+  PinnedMemory pinned_;
   std::uint64_t identity_ = 0;
+  int compute_capability_ = 0;
   std::string description_;
 };
 
@@ -223,32 +304,40 @@ Internals internals(Device& device) {
 }
 
 int index_of(std::uint64_t identity) {
-  for (int index = 0; index < count(); ++index) {
-    cudaDeviceProp properties;
-    SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
-    if (identity_of(properties) == identity) return index;
-  }
-  return -1;
+  const auto found = std::ranges::find(identities(), identity);
+  return found == identities().end() ? -1 : static_cast<int>(found - identities().begin());
 }
 
 bool built() { return true; }
 
-int count() {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  return devices;
+bool is_virtual() {
+#ifdef SHARDMARK_VIRTUAL_GPU
+  return true;
+#else
+  return false;
+#endif
+}
+
+Present ask() {
+  Present found;
+  const cudaError_t status = cudaGetDeviceCount(&found.count);
+  if (status == cudaSuccess && found.count > 0) return found;
+  found.count = 0;
+  found.why_none = status == cudaSuccess ? "cudaGetDeviceCount finds no device"
+                                         : fmt::format("cudaGetDeviceCount: {}; {}",
+                                                       text_of(status), advice_on(status));
+  return found;
 }
 
 std::unique_ptr<Device> make_device(int index) {
   const int devices = count();
   if (index < 0 || index >= devices) {
+    const std::string why = present().why_none;
     throw MachineError(
-        fmt::format("CUDA device {} does not exist: {} present; use fewer ranks on this host, or "
+        fmt::format("CUDA device {} does not exist: {} present{}; use fewer ranks on this host, or "
                     "--device host",
-                    index, devices == 1 ? "1 is" : fmt::format("{} are", devices)));
+                    index, devices == 1 ? "1 is" : fmt::format("{} are", devices),
+                    why.empty() ? "" : fmt::format(" ({})", why)));
   }
   return std::make_unique<CudaDevice>(index);
 }

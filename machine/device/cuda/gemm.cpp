@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <span>
 
 #include "machine/base/error.h"
 
@@ -164,14 +166,18 @@ struct Multiplier::State {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(key.c.alignment));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(key.c.alignment));
 
-    cublasLtMatmulHeuristicResult_t best{};
+    // The best first. A result is valid only if its state is (cuBLAS, "heuristic result").
+    std::array<cublasLtMatmulHeuristicResult_t, 8> results{};
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle, made.product.handle, made.b.handle, made.a.handle, made.c.handle, made.c.handle,
-        preference.handle, 1, &best, &found);
-    if (status == CUBLAS_STATUS_SUCCESS && found > 0) {
-      made.algorithm = best.algo;
-      return made;
+        preference.handle, static_cast<int>(results.size()), results.data(), &found);
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      for (const auto& result : std::span(results).first(static_cast<std::size_t>(found))) {
+        if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+        made.algorithm = result.algo;
+        return made;
+      }
     }
     throw MachineError(fmt::format(
         "cuBLASLt has no algorithm on CUDA device {} for {} products of [{}, {}] and [{}, {}] ({})",

@@ -77,7 +77,7 @@ struct BlockLanes : LanesBase<BlockLanes> {
   SHARDMARK_BOTH static A join(A mine, const Join& join_two) {
     mine = join_warp(mine, join_two);
 #ifdef SHARDMARK_DEVICE_PASS
-    __shared__ A of_warp[warps_per_block];
+    SHARDMARK_SHARED(A, of_warp, [warps_per_block]);
     __syncthreads();  // all threads have read the array of the previous join
     if (lane() % warp_size == 0) of_warp[lane() / warp_size] = mine;
     __syncthreads();

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(block_size)
       for (int k = 0; k < N; ++k) sums[k] += terms.of[k];
     }
   }
-  __shared__ A of_warp[N][warps_per_block][warp_size];
+  SHARDMARK_SHARED(A, of_warp, [N][warps_per_block][warp_size]);
 #pragma unroll
   for (int k = 0; k < N; ++k) of_warp[k][y][x] = sums[k];
   __syncthreads();

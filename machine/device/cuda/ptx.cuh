@@ -4,6 +4,7 @@
 // parts for a C++ compiler (preset virtual-gpu).
 //
 //   SHARDMARK_LAUNCH(kernel, blocks, threads, shared_bytes, stream, arguments...);
+//   SHARDMARK_SHARED(float, sums, [4][32]);    // shared memory of the block
 
 #ifdef SHARDMARK_VIRTUAL_GPU
 #include "machine/virtual_gpu/kernel_language.h"
@@ -16,6 +17,7 @@
 #endif
 #define SHARDMARK_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+#define SHARDMARK_SHARED(type, name, extents) __shared__ type name extents
 
 namespace machine::cuda {
 

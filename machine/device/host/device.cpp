@@ -88,8 +88,8 @@ std::unique_ptr<Device> make_host_device(HostMemory& memory) {
   return std::make_unique<HostDevice>(memory);
 }
 
-std::unique_ptr<Device> make_host_device_beside(const Device& device) {
-  auto made = make_host_device();
+std::unique_ptr<Device> make_host_device_beside(Device& device, Pages pages) {
+  auto made = make_host_device(pages == Pages::pinned ? device.pinned_memory() : process_heap());
   made->set_faults(device.faults());
   return made;
 }
