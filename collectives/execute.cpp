@@ -88,7 +88,7 @@ void Execution::prepare_rounds(std::vector<Round> rounds,
     }
     most = std::max(most, staged);
   }
-  if (most > 0) staging_ = stream_.device().allocate(most, machine::Category::buffers);
+  if (most > 0) staging_ = stream_.device().allocate(most, machine::Category::links);
 }
 
 std::size_t Execution::reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,

@@ -64,7 +64,10 @@ Communicator::Communicator(machine::World& world, const machine::Group& group,
     : Communicator(world, machine::connect(world, group, transport)) {}
 
 Communicator::Communicator(machine::World& world, std::unique_ptr<machine::Link> link)
-    : world_(world), link_(std::move(link)), inner_(near_ranks(world, link_->group())) {}
+    : world_(world),
+      link_(std::move(link)),
+      inner_(near_ranks(world, link_->group())),
+      staging_(world.host_device()) {}
 
 machine::Device& Communicator::device() const {
   return link_->stream() ? link_->stream()->device() : world_.host_device();
@@ -186,21 +189,14 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
     throw std::invalid_argument(fmt::format(
         "{} over {} requires tensors of {} (got {})", machine::name(operation),
         name(link_->transport()), device().description(), present.device().description()));
-  if (!present.device().readable_by_host() && !link_->stream()) {  // staged through host memory
-    machine::Stream& stream = present.device().stream();
-    const auto on_host = [&](Extent extent, const Tensor& tensor) {
-      return extent == Extent::none
-                 ? Tensor()
-                 : Tensor(world_.host_device(), tensor.dtype(), {tensor.size()}, Category::buffers);
-    };
-    const Tensor host_in = on_host(held.input, in);
-    const Tensor host_out =
-        in_place && held.input == held.output ? host_in : on_host(held.output, out);
-    if (held.input != Extent::none) stream.copy(host_in.data(), in.data(), in.bytes());
-    stream.synchronize();
+  if (link_->stages(present.device())) {
+    const bool same = in_place && held.input == held.output;
+    const Tensor host_in = held.input == Extent::none ? Tensor() : staging_.down(0, in);
+    const Tensor host_out = held.output == Extent::none ? Tensor()
+                            : same                      ? host_in
+                                                        : staging_.memory(1, out);
     run(operation, algorithm, host_in, host_out, reduction, root, traffic);
-    if (held.output != Extent::none) stream.copy(out.data(), host_out.data(), out.bytes());
-    stream.synchronize();
+    if (held.output != Extent::none) staging_.up(same ? 0 : 1, host_out, out);
     return;
   }
 

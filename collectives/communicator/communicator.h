@@ -7,16 +7,17 @@
 //
 // Tensors of all ranks of a call agree in dtype and size. Over cuda_ipc and nccl they are on the
 // world's CUDA device, and calls are queued on its stream. Over other transports, tensors of a CUDA
-// device are staged through host memory (counted as buffers). Sums round once per addition to the
-// tensors' dtype, in the order of the plan. This order is the same on every rank, so results of
-// all_reduce are bitwise equal on all ranks. avg divides the sum once. Operations that only move
-// data ignore the reduction. Throws machine::Timeout, machine::PeerFailure, and
-// std::invalid_argument for sizes that do not match.
+// device are staged through host memory (staging.h), and the copy of a result is queued. Sums round
+// once per addition to the tensors' dtype, in the order of the plan. This order is the same on
+// every rank, so results of all_reduce are bitwise equal on all ranks. avg divides the sum once.
+// Operations that only move data ignore the reduction. Throws machine::Timeout,
+// machine::PeerFailure, and std::invalid_argument for sizes that do not match.
 
 #include <map>
 #include <memory>
 #include <string_view>
 
+#include "collectives/communicator/staging.h"
 #include "collectives/execute.h"
 #include "collectives/plan.h"
 #include "machine/device/kernels.h"
@@ -107,6 +108,7 @@ class Communicator {
   std::unique_ptr<machine::Link> link_;
   int inner_ = 1;
   Tensor nothing_;
+  Staging staging_;
   std::map<CallKey, std::unique_ptr<Execution>> executions_;
   std::map<CallKey, std::vector<Round>> rounds_;  // by key with in_place false
   const CallKey* last_key_ = nullptr;

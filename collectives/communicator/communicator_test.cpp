@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "collectives/communicator/choose.h"
+#include "collectives/communicator/library.h"
 #include "collectives/cost.h"
 #include "machine/link/connect.h"
 
@@ -401,6 +402,19 @@ TEST(Communicator, RejectsMismatchedArguments) {
     EXPECT_THROW(group.all_reduce(four, four, "rign"), std::invalid_argument);
     EXPECT_THROW(group.all_reduce(four, four, library), std::invalid_argument);
   });
+}
+
+TEST(Library, NamesWhatNcclDoesNotReduce) {
+  using enum Operation;
+  const auto why_not = [](Operation operation, Reduction reduction, Dtype dtype, int sm) {
+    return why_not_nccl(operation, reduction, dtype, 3, sm);
+  };
+  EXPECT_NE(why_not(all_reduce, Reduction::sum, Dtype::float8_e4m3, 80), "");
+  EXPECT_NE(why_not(reduce_scatter, Reduction::max, Dtype::float8_e5m2, 89), "");
+  EXPECT_EQ(why_not(all_reduce, Reduction::sum, Dtype::float8_e4m3, 90), "");
+  EXPECT_EQ(why_not(all_gather, Reduction::sum, Dtype::float8_e4m3, 80), "");
+  EXPECT_EQ(why_not(all_reduce, Reduction::sum, Dtype::int8, 80), "");
+  EXPECT_NE(why_not(all_reduce, Reduction::avg, Dtype::float32, 90), "");
 }
 
 }  // namespace

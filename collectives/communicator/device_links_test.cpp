@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -20,20 +18,25 @@
 #include "collectives/communicator/communicator.h"
 #include "collectives/cost.h"
 #include "collectives/prove.h"
-#include "collectives/testing/queued_device.h"
 #include "collectives/testing/rounds_of_ranks.h"
-#include "machine/base/error.h"
 #include "machine/link/streamed.h"
+#include "machine/testing/meeting_link.h"
+#include "machine/testing/queued_device.h"
 
 namespace collectives {
 namespace {
 
 using machine::Category;
 using machine::Dtype;
+using machine::MarkedStreams;
+using machine::MeetingLink;
+using machine::MeetingPoint;
 using machine::Operation;
+using machine::queued_link;
+using machine::QueuedDevice;
+using machine::QueuedNeighbours;
 using machine::Reduction;
 using machine::Tensor;
-using machine::Transfer;
 using machine::World;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -198,59 +201,6 @@ TEST(Groups, WithAllEarlierSendsDeadlock) {
   EXPECT_NE(left_waiting(ring, call, groups), "");
 }
 
-// ---- A rendezvous link among threads. A group ends when all its transfers have met.
-
-struct MeetingPoint {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<std::pair<int, int>, std::deque<Transfer*>> open[2];  // (from, to): receives, sends
-  std::map<const Transfer*, bool> met;
-};
-
-class MeetingLink final : public machine::Link {
- public:
-  MeetingLink(machine::Group group, MeetingPoint& point) : Link(std::move(group)), point_(point) {}
-  machine::Transport transport() const override { return machine::Transport::nccl; }
-  bool is_rendezvous() const override { return true; }
-
- private:
-  void do_exchange(std::span<const Transfer> transfers) override {
-    std::vector<Transfer> mine(transfers.begin(), transfers.end());
-    std::unique_lock lock(point_.mutex);
-    for (Transfer& transfer : mine) {
-      const auto channel =
-          transfer.sends ? std::pair(rank(), transfer.peer) : std::pair(transfer.peer, rank());
-      auto& others = point_.open[transfer.sends ? 0 : 1][channel];
-      point_.met[&transfer] = false;
-      if (others.empty()) {
-        point_.open[transfer.sends ? 1 : 0][channel].push_back(&transfer);
-        continue;
-      }
-      Transfer& other = *others.front();
-      others.pop_front();
-      if (other.bytes != transfer.bytes) throw std::logic_error("sizes disagree");
-      if (transfer.bytes > 0)
-        std::memcpy(transfer.sends ? other.data : transfer.data,
-                    transfer.sends ? transfer.data : other.data, transfer.bytes);
-      point_.met[&transfer] = point_.met[&other] = true;
-    }
-    point_.changed.notify_all();
-    const bool all = point_.changed.wait_for(lock, std::chrono::seconds(20), [&] {
-      return std::ranges::all_of(mine, [&](const Transfer& one) { return point_.met[&one]; });
-    });
-    if (!all) throw machine::Timeout(fmt::format("rank {} meets nobody", rank()));
-    for (const Transfer& one : mine) point_.met.erase(&one);
-  }
-  [[noreturn]] static void only_groups() { throw std::logic_error("only groups meet"); }
-  std::uint64_t do_send(int, const void*, std::size_t) override { only_groups(); }
-  void do_wait_sent(int, std::uint64_t) override { only_groups(); }
-  std::uint64_t last_sent(int) const override { return 0; }
-  void do_receive(int, void*, std::size_t, machine::Store) override { only_groups(); }
-  const void* do_receive_in_place(int, std::size_t) override { only_groups(); }
-  void do_release(int) override { only_groups(); }
-  MeetingPoint& point_;
-};
-
 // ---- Every algorithm over both links, on whole numbers.
 
 double value(int rank, std::int64_t index) {
@@ -340,11 +290,7 @@ int wrong_on_streams(int ranks, bool careless) {
       const std::lock_guard lock(mutex);
       devices.push_back(std::move(own));
     }
-    Communicator group(
-        world, std::make_unique<machine::StreamedLink>(
-                   world.group(), machine::make_channels(world, world.group()),
-                   std::make_unique<QueuedNeighbours>(device, marks, world.rank(), careless),
-                   world.wait_policy()));
+    Communicator group(world, queued_link(world, device, marks, careless));
     int wrong = 0;
     run_all(world, group, device, wrong);
     wrong_ranks += wrong > 0;
@@ -365,11 +311,7 @@ TEST(StreamedLink, QueuesAWholeRunWhileStreamsAreHeldBack) {
       3,
       [&](World& world) {
         QueuedDevice& device = devices[static_cast<std::size_t>(world.rank())];
-        Communicator group(
-            world, std::make_unique<machine::StreamedLink>(
-                       world.group(), machine::make_channels(world, world.group()),
-                       std::make_unique<QueuedNeighbours>(device, marks, world.rank(), false),
-                       world.wait_policy()));
+        Communicator group(world, queued_link(world, device, marks));
         constexpr std::int64_t count = 100'003;
         for (const std::string_view algorithm : {"ring", "direct", "direct_one_step"}) {
           const Tensor data(device, Dtype::float32, {count}, Category::buffers);

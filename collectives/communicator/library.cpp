@@ -153,7 +153,11 @@ void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels&
     kernels.divide(call.dtype, output, call.count, link.size());
 }
 
-std::string why_not_nccl(Reduction reduction, Dtype dtype, int ranks) {
+std::string why_not_nccl(machine::Operation operation, Reduction reduction, Dtype dtype, int ranks,
+                         int compute_capability) {
+  if (!reduces(operation)) return "";
+  if (is_floating(dtype) && size_of(dtype) == 1 && compute_capability < 90)
+    return fmt::format("NCCL reduces {} from sm_90 (got sm_{})", name(dtype), compute_capability);
   if (reduction != Reduction::avg || !is_floating(dtype) || (ranks & (ranks - 1)) == 0) return "";
   return fmt::format(
       "NCCL's avg multiplies by 1/{} before it adds, which rounds; only powers of two are compared "

@@ -27,12 +27,14 @@ struct LibraryCall {
 void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
                  const void* input, void* output);
 
-// Runs NCCL's collective, in builds that have NCCL. Gather, scatter, all_to_all(_v) and
-// send_receive, for which NCCL has no call, are groups of its sends and receives; barrier is an
-// all-reduce of a byte.
+// Runs NCCL's collective, in builds that have NCCL. all_to_all_v and send_receive, for which NCCL
+// has no call, are groups of its sends and receives; so are gather, scatter and all_to_all before
+// NCCL 2.28. barrier is an all-reduce of a byte.
 void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, void* output);
-// Returns why NCCL's avg is not compared with the exact average, or empty. NCCL multiplies floating
-// terms by 1/n before it adds them, which rounds unless n is a power of two.
-std::string why_not_nccl(machine::Reduction reduction, machine::Dtype dtype, int ranks);
+// Returns why NCCL's operation on such a device is not run, or empty. NCCL reduces 8-bit floats
+// from sm_90. Its avg multiplies floating terms by 1/n before it adds them, which rounds unless n
+// is a power of two; so it is not compared with the exact average.
+std::string why_not_nccl(machine::Operation operation, machine::Reduction reduction,
+                         machine::Dtype dtype, int ranks, int compute_capability);
 
 }  // namespace collectives

@@ -32,7 +32,7 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
   const int rank = link.rank(), ranks = link.size(), root = call.root;
   const auto* from = static_cast<const std::byte*>(input);
   auto* to = static_cast<std::byte*>(output);
-  const auto share = [bytes](auto* whole, int index) {
+  [[maybe_unused]] const auto share = [bytes](auto* whole, int index) {
     return whole + static_cast<std::size_t>(index) * bytes;
   };
   // Copies the rank's own share, which no message carries.
@@ -42,20 +42,33 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
   nccl.make_current();
   switch (call.operation) {
     case all_reduce:
-      return nccl.finish(ncclAllReduce(input, output, count, type, op, all, queue), "ncclAllReduce",
-                         -1, bytes);
+      return nccl.call("ncclAllReduce", -1, bytes,
+                       [&] { return ncclAllReduce(input, output, count, type, op, all, queue); });
     case all_gather:
-      return nccl.finish(ncclAllGather(input, output, count, type, all, queue), "ncclAllGather", -1,
-                         bytes);
+      return nccl.call("ncclAllGather", -1, bytes,
+                       [&] { return ncclAllGather(input, output, count, type, all, queue); });
     case reduce_scatter:
-      return nccl.finish(ncclReduceScatter(input, output, count, type, op, all, queue),
-                         "ncclReduceScatter", -1, bytes);
+      return nccl.call("ncclReduceScatter", -1, bytes, [&] {
+        return ncclReduceScatter(input, output, count, type, op, all, queue);
+      });
     case broadcast:
-      return nccl.finish(ncclBroadcast(input, output, count, type, root, all, queue),
-                         "ncclBroadcast", -1, bytes);
+      return nccl.call("ncclBroadcast", -1, bytes,
+                       [&] { return ncclBroadcast(input, output, count, type, root, all, queue); });
     case reduce:
-      return nccl.finish(ncclReduce(input, output, count, type, op, root, all, queue), "ncclReduce",
-                         -1, bytes);
+      return nccl.call("ncclReduce", -1, bytes, [&] {
+        return ncclReduce(input, output, count, type, op, root, all, queue);
+      });
+#if NCCL_VERSION_CODE >= 22800
+    case gather:
+      return nccl.call("ncclGather", root, bytes,
+                       [&] { return ncclGather(input, output, count, type, root, all, queue); });
+    case scatter:
+      return nccl.call("ncclScatter", root, bytes,
+                       [&] { return ncclScatter(input, output, count, type, root, all, queue); });
+    case all_to_all:
+      return nccl.call("ncclAlltoAll", -1, bytes,
+                       [&] { return ncclAlltoAll(input, output, count, type, all, queue); });
+#else
     case gather:
       nccl.group_of("a gather of ncclSend and ncclRecv", root, bytes, [&](auto keep) {
         if (rank != root) return keep(ncclSend(input, count, type, root, all, queue));
@@ -81,6 +94,7 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
         }
       });
       return keep_own(share(to, rank), share(from, rank));
+#endif
     case all_to_all_v: {
       const TrafficMatrix& traffic = *call.traffic;
       const std::size_t size = size_of(call.dtype);
@@ -111,9 +125,9 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
         keep(ncclRecv(output, count, type, (rank + ranks - 1) % ranks, all, queue));
       });
     case barrier:
-      return nccl.finish(
-          ncclAllReduce(nccl.byte(0), nccl.byte(0), 1, ncclUint8, ncclMax, all, queue),
-          "ncclAllReduce", -1, 1);
+      return nccl.call("ncclAllReduce", -1, 1, [&] {
+        return ncclAllReduce(nccl.byte(0), nccl.byte(0), 1, ncclUint8, ncclMax, all, queue);
+      });
     case none:
       break;
   }

@@ -16,7 +16,8 @@ using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
 
-CompressedAllReduce::CompressedAllReduce(const CompressionSetup& setup) : setup_(setup) {
+CompressedAllReduce::CompressedAllReduce(const CompressionSetup& setup)
+    : setup_(setup), staging_(setup.world.host_device()) {
   const std::int64_t count = setup.count;
   const CompressionOptions& options = setup.options;
   if (count < 0) machine::reject("compression: the count is {}; expected 0 or more", count);
@@ -51,27 +52,19 @@ void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
   if (count() == 0) return;
   const bool in_staged = !in.device().readable_by_host();
   const bool out_staged = !out.device().readable_by_host();
-  if ((in_staged || out_staged) && !staged_) staged_ = host_tensor(Dtype::float32, count());
-  if (in_staged) {
-    in.device().stream().copy(staged_.data(), in.data(), in.bytes());
-    in.device().stream().synchronize();
-  }
+  const Tensor given = in_staged ? staging_.down(0, in) : in;
 
   seconds_ = {};
   lap_began_ = machine::steady_s();
-  const Tensor& given = in_staged ? staged_ : in;
   machine::Stream& host = setup_.world.host_device().stream();
   if (options().feedback)
     host.kernels().add(values_, given, values_);
   else
     host.copy(values_.data(), given.data(), given.bytes());
-  const Tensor& result = out_staged ? staged_ : out;
+  const Tensor result = out_staged ? staging_.memory(0, out) : out;
   exchange(values_.as<float>(), result.as<float>());
 
-  if (out_staged) {
-    out.device().stream().copy(out.data(), staged_.data(), out.bytes());
-    out.device().stream().synchronize();
-  }
+  if (out_staged) staging_.up(0, result, out);
 }
 
 void CompressedAllReduce::reset() {

@@ -84,7 +84,8 @@ class CompressedAllReduce {
 
  private:
   CompressionSetup setup_;
-  machine::Tensor values_, staged_;
+  machine::Tensor values_;
+  Staging staging_;
   Seconds seconds_;
   double lap_began_ = 0;
 };
