@@ -28,12 +28,12 @@ inline void gather_columns(const Context& context, const Tensor& part, const Ten
   const Tensor blocks =
       context.tensor({context.tp.size() * part.rows(), part.cols()}, Category::buffers);
   context.tp.all_gather(part, blocks);
-  const std::size_t bytes = part.row_range(0, 1).bytes();
+  const auto row_bytes = [](const Tensor& rows) { return rows.row_range(0, 1).bytes(); };
   for (std::int64_t block = 0; block < context.tp.size(); ++block)
-    for (std::int64_t row = 0; row < part.rows(); ++row)
-      context.stream().copy(
-          whole.slice(row * whole.cols() + block * part.cols(), {part.cols()}).data(),
-          blocks.row_range(block * part.rows() + row, 1).data(), bytes);
+    context.stream().copy_rows(whole.slice(block * part.cols(), {part.cols()}).data(),
+                               row_bytes(whole),
+                               blocks.row_range(block * part.rows(), part.rows()).data(),
+                               row_bytes(part), row_bytes(part), part.rows());
 }
 inline Matrix own_columns_of(const Context& context, const Tensor& whole) {
   Matrix columns = machine::matrix(whole);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -64,6 +65,8 @@ void remove_other_saves(const std::string& folder, const std::string& save) {
 
 const Reached nobody = [](std::string_view) {};
 
+constexpr std::size_t staged_bytes = std::size_t{8} << 20;  // a part of a tensor of a GPU
+
 }  // namespace
 
 PartWriter::PartWriter(const std::string& folder, const std::string& save, int rank, int ranks,
@@ -94,16 +97,43 @@ void PartWriter::add(const Piece& piece, const Tensor& elements) {
   SHARDMARK_CHECK(elements.size(), ==, piece.size());
   const char zeros[part_alignment] = {};
   write(zeros, (part_alignment - bytes_ % part_alignment) % part_alignment);
-  std::vector<std::byte> copied;
-  const void* data = elements.data();
-  if (!elements.device().readable_by_host()) {
-    copied.resize(elements.bytes());
-    elements.device().stream().copy(copied.data(), data, copied.size());
-    elements.device().stream().synchronize();
-    data = copied.data();
+  const std::uint64_t offset = bytes_;
+  WideChecksum checksum;
+  each_part(elements, [&](const void* data, std::size_t bytes) {
+    checksum.add(data, bytes);
+    write(data, bytes);
+  });
+  stored_.push_back({piece, elements.dtype(), offset, checksum.value()});
+}
+
+void PartWriter::each_part(const Tensor& elements,
+                           const std::function<void(const void*, std::size_t)>& use) {
+  if (elements.device().readable_by_host()) return use(elements.data(), elements.bytes());
+  if (staged_ != &elements.device()) {
+    parts_ = {};
+    staged_ = &elements.device();
+    host_ = machine::make_host_device_beside(*staged_);
+    for (machine::Memory& part : parts_)
+      part = host_->allocate(staged_bytes, machine::Category::buffers);
   }
-  stored_.push_back({piece, elements.dtype(), bytes_, wide_checksum(data, elements.bytes())});
-  write(data, elements.bytes());
+  machine::Stream& stream = staged_->stream();
+  const auto* const from = static_cast<const std::byte*>(elements.data());
+  const std::size_t count = (elements.bytes() + staged_bytes - 1) / staged_bytes;
+  const auto bytes_of = [&](std::size_t part) {
+    return std::min(staged_bytes, elements.bytes() - part * staged_bytes);
+  };
+  std::array<std::unique_ptr<machine::Event>, 2> copied;
+  const auto start = [&](std::size_t part) {
+    if (part >= count) return;
+    stream.copy(parts_[part % 2].data(), from + part * staged_bytes, bytes_of(part));
+    copied[part % 2] = stream.record();
+  };
+  start(0);
+  for (std::size_t part = 0; part < count; ++part) {
+    start(part + 1);
+    copied[part % 2]->synchronize();
+    use(parts_[part % 2].data(), bytes_of(part));
+  }
 }
 
 std::string PartWriter::finish() {

@@ -15,9 +15,11 @@
 // impossible numbers; a tensor that is missing or has another dtype or shape; elements that no file
 // stores. An index is checked before it is used.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,11 +70,17 @@ class PartWriter {
 
  private:
   void write(const void* data, std::size_t bytes);
+  // Calls use(data, bytes) for parts of the elements in order, while the next part is copied.
+  void each_part(const Tensor& elements,
+                 const std::function<void(const void* data, std::size_t bytes)>& use);
   std::string path_;
   Reached reached_;
   int file_ = -1;
   std::uint64_t bytes_ = 0;
   std::vector<StoredPiece> stored_;
+  machine::Device* staged_ = nullptr;      // the device whose elements pass through the parts
+  std::unique_ptr<machine::Device> host_;  // its pinned memory
+  std::array<machine::Memory, 2> parts_;
 };
 
 // Writes the index. One rank calls it after all ranks have finished. parts: the texts of finish, in

@@ -115,7 +115,10 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
   }
   const std::size_t size = machine::size_of(into.dtype());
   const std::vector<Run> gaps = runs(wanted);
-  std::vector<std::byte> read(into.bytes());
+  machine::Device& device = into.device();
+  const auto host = machine::make_host_device_beside(device);
+  const machine::Memory whole = host->allocate(into.bytes(), machine::Category::buffers);
+  auto* const read = static_cast<std::byte*>(whole.data());
   std::vector<bool> there(static_cast<std::size_t>(wanted.size()));
   for (const Stored& stored : found->second) {
     const Piece& piece = stored.stored.piece;
@@ -139,7 +142,7 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
                    last = first + static_cast<std::ptrdiff_t>(count);
         if (std::find(first, last, false) == last) continue;
         if (bytes.empty()) bytes = bytes_of(stored);
-        std::memcpy(read.data() + to * size, bytes.data() + source * size, count * size);
+        std::memcpy(read + to * size, bytes.data() + source * size, count * size);
         std::fill(first, last, true);
       }
     }
@@ -147,8 +150,8 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
   if (const auto gap = std::ranges::find(there, false); gap != there.end())
     throw CheckpointError(fmt::format("{}: no file stores element {} of {} of tensor {}", index_,
                                       gap - there.begin(), wanted.size(), wanted.name));
-  into.device().stream().copy(into.data(), read.data(), read.size());
-  into.device().stream().synchronize();
+  device.stream().copy(into.data(), read, into.bytes());
+  device.stream().synchronize();
 }
 
 }  // namespace zero

@@ -45,8 +45,11 @@ struct StateOptions {
   OffloadDevice device = OffloadDevice::none;
   OffloadOptions cpu = {};
   NvmeOptions nvme = {};
+  // DeepSpeed's name. Not its default, which is false: copies of pageable memory are slow, and the
+  // host waits for them.
+  bool pin_memory = true;
   // The device whose memory offload_optimizer and offload_param use. It must outlive the step.
-  // Null: the step makes one.
+  // Null: the step makes one, with pinned memory if pin_memory is set.
   machine::Device* host = nullptr;
   // For tests: called before each phase of a piece, by the thread of the phase.
   std::function<void(OffloadPhase, std::int64_t piece)> before = {};

@@ -21,6 +21,10 @@ void check(const ValueOptions& options, int stage, const StateOptions& states) {
     machine::reject("offload_param {} with {}: {}", name(options.device), what, why);
   };
   if (stage != 3) refuse(fmt::format("stage {}", stage), "only stage 3 shards the values");
+  if (states.device != OffloadDevice::none && states.pin_memory != options.pin_memory)
+    refuse(
+        fmt::format("pin_memory {}", options.pin_memory),
+        fmt::format("offload_optimizer has {}, and both use one host memory", states.pin_memory));
   if (states.cpu.delayed_update)
     refuse("delayed_update",
            "it would update values while they are read; leave out one of the two");

@@ -35,6 +35,7 @@ struct ValueOptions {
   int buffer_count = 5;
   std::int64_t buffer_size = 100'000'000;
   std::int64_t max_in_cpu = 1'000'000'000;
+  bool pin_memory = true;  // see StateOptions
 
   bool offloads() const { return device != OffloadDevice::none; }
 };

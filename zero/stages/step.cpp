@@ -27,9 +27,14 @@ Step::Step(StepContext context)
 
 machine::Device& Step::host_memory() {
   if (host_) return *host_;
-  host_ = context_.options.offload_optimizer.host;
+  const StateOptions& states = context_.options.offload_optimizer;
+  host_ = states.host;
   if (!host_) {
-    own_host_ = machine::make_host_device_beside(context_.device());
+    const bool pinned = states.device == OffloadDevice::none
+                            ? context_.options.offload_param.pin_memory
+                            : states.pin_memory;
+    own_host_ = machine::make_host_device_beside(
+        context_.device(), pinned ? machine::Pages::pinned : machine::Pages::pageable);
     // Leave one core for the copies.
     own_host_->set_threads(std::max(1, context_.device().threads() - 1));
     host_ = own_host_.get();

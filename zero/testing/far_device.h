@@ -18,9 +18,9 @@
 #include <thread>
 #include <utility>
 
-#include "collectives/testing/queued_device.h"
 #include "machine/device/device.h"
 #include "machine/device/kernels.h"
+#include "machine/testing/queued_device.h"
 
 namespace zero::testing {
 
@@ -118,7 +118,7 @@ class FarStream final : public machine::Stream {
   void push(std::function<void()> work) { worker_.push(std::move(work)); }
 
   const FarMemory& memory_;
-  collectives::Worker worker_;  // last, because it uses the others
+  machine::Worker worker_;  // last, because it uses the others
 };
 
 class FarDevice final : public machine::Device {
