@@ -121,13 +121,21 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
       boundary_(boundary),
       links_(links),
       device_(device),
-      staging_(!device.readable_by_host()) {
+      streamed_(links.activations.stream() != nullptr),
+      staging_(links.activations.stages(device)) {
   SHARDMARK_CHECK(schedules.size(), ==, static_cast<std::size_t>(links.activations.size()));
+  for (const machine::Link* link : {&links.activations, &links.gradients})
+    if ((link->stream() != nullptr) != streamed_ ||
+        (streamed_ && &link->stream()->device() != &device))
+      throw std::invalid_argument(
+          fmt::format("stage {}: the links of a pipeline must move memory of {}", stage_,
+                      device.description()));
+  const bool in_groups = links.activations.is_rendezvous();
   SHARDMARK_CHECK(links.gradients.rank(), ==, stage_);
   SHARDMARK_CHECK(host.readable_by_host(), ==, true);
   if (const Proof proof = prove(schedules, micro_batches); !proof)
     throw std::invalid_argument("this pipeline schedule cannot run: " + proof.fault);
-  if (&links.activations == &links.gradients && needs_two_links(schedules))
+  if (!in_groups && &links.activations == &links.gradients && needs_two_links(schedules))
     throw std::invalid_argument(
         "this pipeline schedule sends activations and gradients to the same stage; it needs a link "
         "for each");
@@ -150,6 +158,7 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
   }
   if (staging_ && slots.receives > 0)
     staged_in_ = Tensor(host, boundary_.dtype, boundary_.shape, Category::buffers);
+  if (in_groups) exchanges_ = exchanges_of(schedules)[static_cast<std::size_t>(stage_)];
 }
 
 void Executor::receive(const Message& message, const Tensor& into) {
@@ -160,9 +169,32 @@ void Executor::receive(const Message& message, const Tensor& into) {
   device_.stream().synchronize();
 }
 
+void Executor::exchange(const Exchange& exchange) {
+  std::vector<machine::Transfer> transfers;
+  for (const Message& message : exchange.sends) {
+    Outbox& box = outbox(message);
+    const Tensor& sent = box.slots[box.oldest];
+    transfers.push_back({true, message.peer, sent.data(), sent.bytes()});
+    box.oldest = (box.oldest + 1) % box.slots.size();
+  }
+  if (exchange.receive) {
+    const Message& message = *exchange.receive;
+    const Tensor& into = pool(message.content).take(holder_of(message));
+    transfers.push_back({false, message.peer, into.data(), into.bytes()});
+  }
+  links_.activations.exchange(transfers);
+}
+
+// A stage may send several times while it waits for the message of its action.
+void Executor::exchange_before(std::size_t position) {
+  for (const Exchange& one : exchanges_[position])
+    timed(one.receive ? Doing::receive : Doing::outbox, plan_[std::min(position, plan_.size() - 1)],
+          [&] { exchange(one); });
+}
+
 Tensor Executor::open_slot(const Message& message) {
   Outbox& box = outbox(message);
-  if (box.numbers[box.next] != 0)
+  if (exchanges_.empty() && box.numbers[box.next] != 0)
     links_.of(message.content).wait_sent(message.peer, box.numbers[box.next]);
   return box.slots[box.next];
 }
@@ -175,8 +207,9 @@ void Executor::send(const Message& message) {
     device_.stream().synchronize();
     outgoing = &box.staged[box.next];
   }
-  box.numbers[box.next] =
-      links_.of(message.content).send(message.peer, outgoing->data(), outgoing->bytes());
+  if (exchanges_.empty())
+    box.numbers[box.next] =
+        links_.of(message.content).send(message.peer, outgoing->data(), outgoing->bytes());
   box.next = (box.next + 1) % box.slots.size();
 }
 
@@ -196,10 +229,29 @@ void Executor::compute(const Stage& stage, const Action& action, const Tensor& o
       stage.backward_weights(action, input, d_output);
       break;
   }
-  device_.stream().synchronize();  // completes the data to send, and the timed work
+  if (staging_) device_.stream().synchronize();  // completes the data to send, and the timed work
 }
 
-Timeline Executor::run(const Stage& stage) {
+template <class Work>
+void Executor::timed(Doing doing, const Action& action, const Work& work) {
+  const double start_s = machine::steady_s() - timeline_.origin_s;
+  Queued queued{doing, action, streamed_ ? device_.stream().record() : nullptr, nullptr};
+  if (doing == Doing::compute) {
+    const machine::During computing(part_of(action.kind));
+    work();
+  } else {
+    const machine::DuringMessage message(links_.activations.group().name);
+    work();
+  }
+  if (streamed_) {
+    queued.end = device_.stream().record();
+    queued_.push_back(std::move(queued));
+  } else {
+    timeline_.events.push_back({doing, action, start_s, machine::steady_s() - timeline_.origin_s});
+  }
+}
+
+void Executor::run(const Stage& stage) {
   for (const Action& action : plan_) {
     const bool given[] = {bool(stage.forward), bool(stage.backward_input),
                           bool(stage.backward_weights), bool(stage.backward)};
@@ -210,26 +262,19 @@ Timeline Executor::run(const Stage& stage) {
   for (Pool* pool : {&inputs_, &d_outputs_}) std::ranges::fill(pool->holders, std::nullopt);
   for (machine::Link* link : {&links_.activations, &links_.gradients})
     link->count_as({machine::Operation::send_receive, boundary_.dtype});
-  Timeline timeline;
-  timeline.events.reserve(3 * plan_.size());
-  timeline.origin_s = machine::steady_s();
+  queued_.clear();
+  timeline_ = {};
+  timeline_.events.reserve(3 * plan_.size());
+  timeline_.origin_s = machine::steady_s();
   const std::string& group = links_.activations.group().name;
-  const auto timed = [&](Doing doing, const Action& action, auto&& work) {
-    const double start_s = machine::steady_s() - timeline.origin_s;
-    if (doing == Doing::compute) {
-      const machine::During computing(part_of(action.kind));
-      work();
-    } else {
-      const machine::DuringMessage message(group);
-      work();
-    }
-    timeline.events.push_back({doing, action, start_s, machine::steady_s() - timeline.origin_s});
-  };
 
   int in_flight = 0;
-  for (const Action& action : plan_) {
-    if (const auto incoming = receives(action, stage_, placement_);
-        incoming && incoming->peer != stage_) {
+  for (std::size_t i = 0; i < plan_.size(); ++i) {
+    const Action& action = plan_[i];
+    if (!exchanges_.empty()) {
+      exchange_before(i);
+    } else if (const auto incoming = receives(action, stage_, placement_);
+               incoming && incoming->peer != stage_) {
       timed(Doing::receive, action,
             [&] { receive(*incoming, pool(incoming->content).take(holder_of(*incoming))); });
     }
@@ -239,7 +284,7 @@ Timeline Executor::run(const Stage& stage) {
     if (leaves) timed(Doing::outbox, action, [&] { out = open_slot(*outgoing); });
     if (outgoing && !leaves) out = pool(outgoing->content).take(holder_of(*outgoing));
     if (action.kind == Kind::forward)
-      timeline.peak_in_flight = std::max(timeline.peak_in_flight, ++in_flight);
+      timeline_.peak_in_flight = std::max(timeline_.peak_in_flight, ++in_flight);
     timed(Doing::compute, action, [&] { compute(stage, action, out); });
     if (leaves) {
       const machine::DuringMessage message(group);
@@ -251,11 +296,25 @@ Timeline Executor::run(const Stage& stage) {
       --in_flight;
     }
   }
+  if (!exchanges_.empty()) return exchange_before(plan_.size());  // no message is left
   std::optional<machine::DuringMessage> message;
   if (links_.activations.size() > 1) message.emplace(group);
   links_.activations.flush();
   if (&links_.gradients != &links_.activations) links_.gradients.flush();
-  return timeline;
+}
+
+const Timeline& Executor::timeline() {
+  if (queued_.empty()) return timeline_;
+  // The device's clock has another zero. One moment that both clocks know relates the two.
+  const std::unique_ptr<machine::Event> now = device_.stream().record();
+  now->synchronize();
+  const double now_s = machine::steady_s() - timeline_.origin_s;
+  for (const Queued& queued : queued_)
+    timeline_.events.push_back({queued.doing, queued.action,
+                                now_s - now->seconds_since(*queued.start),
+                                now_s - now->seconds_since(*queued.end)});
+  queued_.clear();
+  return timeline_;
 }
 
 ExpectedMemory expected_memory(const StageSchedules& schedules, int stage,

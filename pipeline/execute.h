@@ -5,12 +5,17 @@
 //   Executor executor(all_stages(find_schedule("1f1b"), stages, micro_batches), micro_batches,
 //                     {{tokens, hidden}, Dtype::float32}, link, world.device(),
 //                     world.host_device());                // link: of the pp group
-//   Timeline timeline = executor.run(stage);              // one step; may be called again
+//   executor.run(stage);                                 // one step; may be called again
+//   executor.timeline();                                 // of this step
 //
 // A receive waits and copies into the executor's buffer. A send runs while the stage computes. The
 // executor waits for it only before its slot in the outbox is reused (messages.h). If the next part
-// of the model is on the same stage, one action reads the tensor that the other action writes. On a
-// device that the host cannot read (CUDA), messages pass through buffers of a host device.
+// of the model is on the same stage, one action reads the tensor that the other action writes.
+//
+// Links of CUDA devices (Link::stream) move the boundaries themselves. The executor then only
+// queues work and messages on the device's stream, and never waits for the stream. If a send waits
+// for its receive (nccl), a stage's messages move in groups (exchanges.h). Over other links,
+// messages of a device that the host cannot read pass through buffers of a host device.
 //
 // Memory on the stage's device, from the schedule alone (expected_memory):
 //   activations  inputs received and not released: the maximum number of live ones, min(p-i, m) on
@@ -27,6 +32,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -34,6 +40,7 @@
 #include "machine/device/device.h"
 #include "machine/device/tensor.h"
 #include "machine/link/link.h"
+#include "pipeline/exchanges.h"
 #include "pipeline/messages.h"
 #include "pipeline/schedule.h"
 #include "pipeline/timeline.h"
@@ -50,7 +57,7 @@ struct Boundary {
 // The work of one stage. Only callables for the schedule's kinds of actions are required. Tensors
 // are boundaries. In the first part of the model input and d_input are empty. In the last part
 // output and d_output are empty, and the stage computes the loss and its gradient. Work may be
-// queued on device.stream(); the executor synchronizes it before it sends.
+// queued on device.stream().
 struct Stage {
   using Tensor = machine::Tensor;
   std::function<void(const Action&, const Tensor& input, const Tensor& output)> forward;
@@ -63,8 +70,9 @@ struct Stage {
   std::function<void(const Action&, const Tensor& input, const Tensor& d_output)> backward_weights;
 };
 
-// The links of the messages. A schedule that sends activations and gradients to the same stage
-// needs a link for each. Messages on a link are in one order, and the two have no common order.
+// The links of the messages, of one transport. A schedule that sends activations and gradients to
+// the same stage needs a link for each. Messages on a link are in one order, and the two have no
+// common order. If a send waits for its receive, `activations` moves all messages.
 struct Links {
   Links(machine::Link& both) : Links(both, both) {}
   Links(machine::Link& of_activations, machine::Link& of_gradients)
@@ -89,17 +97,21 @@ class Executor {
  public:
   // The rank's stage is its index in the links' group. device holds the boundaries. host must be
   // readable by the host, and links must be able to send its memory. It is used only if the host
-  // cannot read device. Throws std::invalid_argument with the drawing if the schedule cannot be
-  // proved, and also if one link is given but two are required.
+  // cannot read device and the links do not move its memory. Throws std::invalid_argument with the
+  // drawing if the schedule cannot be proved, if one link is given but two are required, and if the
+  // links move memory of another device.
   Executor(const StageSchedules& schedules, int micro_batches, Boundary boundary, Links links,
            machine::Device& device, machine::Device& host);
 
   const StageSchedule& plan() const { return plan_; }
   // Runs one step: every action of this stage, in order. Collective over the links' group. Returns
-  // when the neighbours have received all messages. Messages count on the links under
-  // (send_receive, boundary dtype). Throws std::invalid_argument if the stage lacks a callable that
-  // the schedule needs.
-  Timeline run(const Stage& stage);
+  // when the neighbours have received all messages, for links with a stream in its order. Messages
+  // count on the links under (send_receive, boundary dtype). Throws std::invalid_argument if the
+  // stage lacks a callable that the schedule needs.
+  void run(const Stage& stage);
+  // The times of the last step. For links with a stream they are times of the device, and the first
+  // call after a step waits for the stream.
+  const Timeline& timeline();
 
  private:
   // The buffers of one content, assigned to micro-batches and reused after release.
@@ -114,10 +126,21 @@ class Executor {
     std::vector<machine::Tensor> slots;   // on the stage's device
     std::vector<machine::Tensor> staged;  // on the host, with staging
     std::vector<std::uint64_t> numbers;   // by slot: number of its last message
-    std::size_t next = 0;
+    std::size_t next = 0;                 // slot of the next message
+    std::size_t oldest = 0;               // slot of the oldest message that no exchange has sent
+  };
+  // An event of the timeline whose times the device still records.
+  struct Queued {
+    Doing doing;
+    Action action;
+    std::unique_ptr<machine::Event> start, end;
   };
 
+  template <class Work>
+  void timed(Doing doing, const Action& action, const Work& work);
   void receive(const Message& message, const machine::Tensor& into);
+  void exchange(const Exchange& exchange);
+  void exchange_before(std::size_t position);
   machine::Tensor open_slot(const Message& message);
   void send(const Message& message);
   void compute(const Stage& stage, const Action& action, const machine::Tensor& out) const;
@@ -130,10 +153,13 @@ class Executor {
   Boundary boundary_;
   Links links_;
   machine::Device& device_;
-  bool staging_;
+  bool streamed_, staging_;
+  StageExchanges exchanges_;  // empty if sends do not wait for their receives
   Pool inputs_, d_outputs_;
   std::map<std::pair<Content, int>, Outbox> outboxes_;  // by content and receiver
   machine::Tensor staged_in_;
+  Timeline timeline_;
+  std::vector<Queued> queued_;  // the events that timeline_ lacks
 };
 
 // Bytes that an Executor holds on the stage's device, for the memory oracle.

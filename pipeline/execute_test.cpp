@@ -199,7 +199,8 @@ void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaq
       if (rank == slow_stage) stage.delay = std::chrono::milliseconds(2);
       link->reset_traffic();
       gradients->reset_traffic();
-      const Timeline timeline = executor.run(stage.callables());
+      executor.run(stage.callables());
+      const Timeline timeline = executor.timeline();
 
       EXPECT_EQ(executed(timeline.events), text(schedules[rank]));
       EXPECT_EQ(text(stage.called), text(schedules[rank]));
