@@ -78,4 +78,8 @@ std::map<std::string, std::string> network_adapters(const fs::path& sys) {
   return adapters;
 }
 
+int gpus_of_driver(const fs::path& proc) {
+  return static_cast<int>(entries(proc / "driver" / "nvidia" / "gpus").size());
+}
+
 }  // namespace harness

@@ -41,7 +41,16 @@ TEST_F(Adapters, ListsDevicesOfHardware) {
           {"eth0", "25000 Mb/s, up, MTU 9000, ena"}}));
 }
 
-TEST_F(Adapters, EmptyWithoutTheFileSystem) { EXPECT_TRUE(network_adapters(sys_).empty()); }
+TEST_F(Adapters, EmptyWithoutTheFileSystem) {
+  EXPECT_TRUE(network_adapters(sys_).empty());
+  EXPECT_EQ(gpus_of_driver(sys_), 0);
+}
+
+TEST_F(Adapters, CountsGpusOfTheDriver) {
+  write("driver/nvidia/gpus/0000:17:00.0/information", "Model: NVIDIA H100 80GB HBM3");
+  write("driver/nvidia/gpus/0000:3d:00.0/information", "Model: NVIDIA H100 80GB HBM3");
+  EXPECT_EQ(gpus_of_driver(sys_), 2);
+}
 
 }  // namespace
 }  // namespace harness

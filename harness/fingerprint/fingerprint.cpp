@@ -100,6 +100,7 @@ Json hardware(machine::World& world, const Topology& topology) {
   put(json, "numa_balancing", first_line("/proc/sys/kernel/numa_balancing"));
   json["device"] = world.device().description();
   json["cuda_devices"] = machine::cuda::count();
+  if (machine::cuda::built()) put(json, "no_cuda_device", machine::cuda::present().why_none);
   const auto adapters = network_adapters();
   json["network"] = adapters.empty() ? Json("none") : Json(adapters);
   return json;
@@ -119,6 +120,7 @@ Json software() {
   json["cuda"] = {
       {"built", build.cuda}, {"runtime", cuda.version}, {"supported_by_driver", cuda_of_driver()}};
   put(json["cuda"], "library", cuda.file);
+  if (machine::cuda::is_virtual()) json["cuda"]["virtual"] = true;
   if (const Library library = cublas_lt_library(); !library.file.empty())
     json["cublasLt"] = json_of(library);
   json["nccl"] = {{"header", build.nccl_header}, {"loaded", nccl.version}};

@@ -168,6 +168,14 @@ double counter(const Record& record, const std::string& key, double otherwise = 
 // An axis's value; empty if the case lacks the axis.
 std::string axis(const Record& record, std::string_view name);
 
+// The GPUs of all hosts of a launch.
+struct Gpus {
+  int seen = 0;             // by the ranks or by the driver
+  int tested = 0;           // those of the ranks of passed cases
+  bool is_virtual = false;  // machine/virtual_gpu: the run does not show hardware
+  bool operator==(const Gpus&) const = default;
+};
+
 // run.json's context: the data of a launch in addition to its records.
 struct RunContext {
   std::string profile, command, out_dir;
@@ -180,6 +188,7 @@ struct RunContext {
   std::vector<std::string> injected = {};  // deliberate faults
   // The failure that aborted the run. If read from a file, its text is only in status_reason.
   std::optional<machine::Failure> failure = {};
+  Gpus gpus = {};
 };
 
 }  // namespace harness

@@ -81,9 +81,9 @@ void remove_older_run(const std::string& directory) {
 }
 
 // The keys that context_json() adds to the constant ones.
-constexpr const char* changing[] = {"profile",       "command",  "words",         "configuration",
-                                    "status",        "rates",    "status_reason", "resumed",
-                                    "cases_not_run", "injected", "failure",       "lost_rank"};
+constexpr const char* changing[] = {
+    "profile", "command",       "words",    "configuration", "status",    "rates", "status_reason",
+    "resumed", "cases_not_run", "injected", "failure",       "lost_rank", "gpus"};
 
 void put_failure(Json& context, const machine::Failure& failure) {
   context["failure"] = failure_json(failure);
@@ -103,6 +103,8 @@ Json context_json(const std::string& constant, const RunContext& context) {
   if (context.failure) put_failure(json, *context.failure);
   if (!context.resumed.empty()) json["resumed"] = context.resumed;
   if (context.not_run > 0) json["cases_not_run"] = context.not_run;
+  if (const Gpus& gpus = context.gpus; gpus.seen > 0)
+    json["gpus"] = {{"seen", gpus.seen}, {"tested", gpus.tested}, {"virtual", gpus.is_virtual}};
   Json& rates = json["rates"] = Json::object();
   for (const auto& [what, rate] : context.rates)
     if (std::isfinite(rate)) rates[what] = rate;
@@ -368,9 +370,13 @@ RunFile read(const std::string& given, bool with_samples) {
                    context.value("resumed", std::vector<std::string>()),
                    context.value("cases_not_run", 0),
                    context.value("injected", std::vector<std::string>()),
+                   {},
                    {}};
     if (const auto failure = context.find("failure"); failure != context.end())
       run.context.failure = read_failure(*failure);
+    if (const auto gpus = context.find("gpus"); gpus != context.end())
+      run.context.gpus = {gpus->at("seen").get<int>(), gpus->at("tested").get<int>(),
+                          gpus->at("virtual").get<bool>()};
     const Json rates = context.value("rates", Json::object());
     for (const auto& [what, rate] : rates.items()) run.context.rates[what] = rate.get<double>();
     run.date = context.value("date", "");

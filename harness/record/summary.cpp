@@ -54,12 +54,13 @@ std::vector<SkipGroup> group_skips(const std::vector<Record>& records) {
   return groups;
 }
 
-std::string why_rejected(const RunContext& context, const Counts& counts) {
+std::string why_rejected(const RunContext& context, const Counts& counts, bool no_communication) {
   if (context.status == "aborted") return "aborted: ";
   if (context.status == "interrupted") return "interrupted: ";
   if (context.status == "injected") return "with injected faults: ";
   if (context.status != "complete") return "not finished: ";
   if (counts.failed == 0 && counts.passed == 0) return "nothing passed: ";
+  if (counts.failed == 0 && no_communication) return "all communication was skipped: ";
   return "";
 }
 
@@ -79,14 +80,35 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
   for (const std::string& unit : units) summary.units.push_back(summarize_unit(unit, records));
   summary.skips = group_skips(records);
   const Counts& counts = summary.counts;
-  summary.accepted = counts.failed == 0 && counts.passed > 0 && context.status == "complete";
-  summary.verdict = summary.accepted ? "ACCEPTED" : "REJECTED";
-  summary.details = fmt::format("{}{} passed, {} failed, {} skipped", why_rejected(context, counts),
-                                counts.passed, counts.failed, counts.skipped);
+  const bool no_communication = skipped_all_communication(records);
+  const Gpus& gpus = context.gpus;
+  if (counts.failed == 0 && counts.passed > 0 && !no_communication && context.status == "complete")
+    summary.ruling = gpus.is_virtual ? Ruling::skipped : Ruling::pass;
+  summary.verdict = summary.ruling == Ruling::pass      ? "ACCEPTED"
+                    : summary.ruling == Ruling::skipped ? "PASSED ON VIRTUAL GPUS"
+                                                        : "REJECTED";
+  summary.details = fmt::format("{}{} passed, {} failed, {} skipped",
+                                why_rejected(context, counts, no_communication), counts.passed,
+                                counts.failed, counts.skipped);
+  if (gpus.is_virtual) summary.details += "; no hardware was tested";
+  if (gpus.tested < gpus.seen)
+    summary.details +=
+        fmt::format("; NOT TESTED: {} of {}{} GPU{}", gpus.seen - gpus.tested, gpus.seen,
+                    gpus.is_virtual ? " virtual" : "", gpus.seen == 1 ? "" : "s");
   if (context.not_run > 0)
     summary.details += fmt::format("; {} {} not run (time limit)", context.not_run,
                                    context.not_run == 1 ? "case" : "cases");
   return summary;
+}
+
+bool skipped_all_communication(const std::vector<Record>& records) {
+  bool communicates = false;
+  for (const Record& record : records) {
+    if (axis(record, "transport").empty() || axis(record, "ranks") == "1") continue;
+    communicates = true;
+    if (record.verdict != Ruling::skipped) return false;
+  }
+  return communicates;
 }
 
 UnitAxes axes_of(const std::vector<const Axes*>& cases) {

@@ -44,14 +44,19 @@ struct SkipGroup {
 
 struct Summary {
   Counts counts;
-  bool accepted = false;  // a case passed, no case failed, and the run completed
-  std::string verdict;    // "ACCEPTED" or "REJECTED"
-  std::string details;    // "214 passed, 0 failed, 31 skipped; 80 cases not run (time limit)"
+  // pass: the machine is accepted, because a case passed, no case failed, not all communication was
+  // skipped, and the run completed. skipped: the same on virtual GPUs, which accepts no hardware.
+  Ruling ruling = Ruling::fail;
+  std::string verdict;  // "ACCEPTED", "REJECTED", or "PASSED ON VIRTUAL GPUS"
+  std::string details;  // "214 passed, 0 failed, 31 skipped; 80 cases not run (time limit)"
   std::string line() const { return verdict + ": " + details; }
   std::vector<UnitSummary> units;  // in order of their first case; refer to the records
   std::vector<SkipGroup> skips;    // most cases first
 };
 Summary summarize(const RunContext& context, const std::vector<Record>& records);
+
+// Whether the records have cases that communicate, and each of these was skipped.
+bool skipped_all_communication(const std::vector<Record>& records);
 
 // The kind of a case. It determines the smallest relevant change of its time and the fraction of
 // its limit that it should reach: "step" of a training, "computation" (matrix products),

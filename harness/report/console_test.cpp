@@ -361,6 +361,44 @@ TEST(Verdict, OnlyAFinishedRunWithAPassedCaseIsAccepted) {
   EXPECT_EQ(verdict("running", {passed}), "REJECTED: not finished: 1 passed, 0 failed, 0 skipped");
 }
 
+TEST(Verdict, NamesGpusThatWereNotTested) {
+  const Record passed = record("a", 1, Ruling::pass);
+  RunContext context;
+  context.status = "complete";
+  const auto line = [&](Gpus gpus) {
+    context.gpus = gpus;
+    return summarize(context, {passed}).line();
+  };
+  EXPECT_EQ(line({8, 8, false}), "ACCEPTED: 1 passed, 0 failed, 0 skipped");
+  EXPECT_EQ(line({8, 2, false}),
+            "ACCEPTED: 1 passed, 0 failed, 0 skipped; NOT TESTED: 6 of 8 GPUs");
+  EXPECT_EQ(line({1, 0, false}), "ACCEPTED: 1 passed, 0 failed, 0 skipped; NOT TESTED: 1 of 1 GPU");
+}
+
+TEST(Verdict, VirtualGpusAcceptNoHardware) {
+  RunContext context;
+  context.status = "complete";
+  context.gpus = {2, 2, true};
+  const Summary summary = summarize(context, {record("a", 1, Ruling::pass)});
+  EXPECT_EQ(summary.line(),
+            "PASSED ON VIRTUAL GPUS: 1 passed, 0 failed, 0 skipped; no hardware was tested");
+  EXPECT_EQ(summary.ruling, Ruling::skipped);
+  EXPECT_EQ(summarize(context, {record("a", 1, Ruling::fail)}).verdict, "REJECTED");
+}
+
+TEST(Verdict, ARunThatSkippedAllCommunicationIsNotAccepted) {
+  RunContext context;
+  context.status = "complete";
+  Record alone = record("gemm", 1, Ruling::pass), sends = record("all_reduce", 2, Ruling::skipped);
+  alone.axes = {{"ranks", "1"}};
+  sends.axes = {{"transport", "nccl"}, {"ranks", "2"}};
+  EXPECT_EQ(summarize(context, {alone, sends}).line(),
+            "REJECTED: all communication was skipped: 1 passed, 0 failed, 1 skipped");
+  EXPECT_EQ(summarize(context, {alone}).verdict, "ACCEPTED");
+  sends.verdict = Ruling::pass;
+  EXPECT_EQ(summarize(context, {alone, sends}).verdict, "ACCEPTED");
+}
+
 TEST(Texts, SecondsAndDurations) {
   EXPECT_EQ(seconds_text(0), "0 s");
   EXPECT_EQ(seconds_text(3.3e-7), "330 ns");

@@ -24,8 +24,10 @@ std::string header(const RunFile& run, const Summary& summary) {
   std::string text = fmt::format(
       "<header class=\"{}\">\n<p class=\"program\">Shardmark</p>\n<h1>{}</h1>\n<p "
       "class=\"counts\">{}</p>\n",
-      summary.accepted ? "accepted" : "rejected", escaped(summary.verdict),
-      escaped(summary.details));
+      summary.ruling == Ruling::pass   ? "accepted"
+      : summary.ruling == Ruling::fail ? "rejected"
+                                       : "undecided",
+      escaped(summary.verdict), escaped(summary.details));
   if (!context.status_reason.empty())
     text += fmt::format("<p class=\"reason\">{}</p>\n", escaped(context.status_reason));
   text += "<dl class=\"facts\">\n";

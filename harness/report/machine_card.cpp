@@ -130,6 +130,10 @@ std::string not_exercised(const RunFile& run, const Fields& fields) {
   if (value("hardware.cuda_devices") == "0") add("GPUs: none found; all cases ran in host memory");
   if (value("options.device") == "host" && value("hardware.cuda_devices") != "0")
     add("GPUs: the run used host memory (<code>--device host</code>)");
+  if (const Gpus& gpus = run.context.gpus; gpus.is_virtual)
+    add("Hardware of GPUs: the run used virtual GPUs");
+  else if (gpus.tested > 0 && gpus.tested < gpus.seen)
+    add(fmt::format("{} of {} GPUs", gpus.seen - gpus.tested, gpus.seen));
   if (!fields.empty() && !transports(run).contains("nccl"))
     add(value("software.nccl.loaded") == "absent" ? "NCCL: not loaded"
                                                   : "NCCL: no passed case used it");

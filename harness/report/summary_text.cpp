@@ -186,8 +186,7 @@ std::string summary_text(const RunContext& context, const std::vector<Record>& r
   text += durations_text(records, options.durations) + limits_text(records, terminal);
   if (!context.status_reason.empty())
     text += fmt::format("\n{}: {}\n", plain(context.status), plain(context.status_reason));
-  text += fmt::format(
-      "\n{}\n", terminal.painted(summary.accepted ? Ruling::pass : Ruling::fail, summary.line()));
+  text += fmt::format("\n{}\n", terminal.painted(summary.ruling, summary.line()));
   return text;
 }
 

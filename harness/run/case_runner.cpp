@@ -220,6 +220,10 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
     if (options_.injection) options_.injection->set_case(plan.name);
     return std::nullopt;
   });
+  if (failure && failure->kind == Failure::Kind::unsupported) {
+    record = skipped(plan, repetition, line(*failure));
+    return;
+  }
   if (failure) return fail(record, *failure);
   if (options_.timing == Timing::armed && !instance->only_queues()) {
     record = skipped(plan, repetition,
@@ -287,7 +291,8 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
     description.note =
         record.note + (description.note.empty() ? std::string() : "; " + description.note);
   static_cast<Described&>(record) = std::move(description);
-  if (record.oversubscribed) remove_speed_claims(record);
+  const bool on_virtual_gpu = world_.computes_on_gpu() && machine::cuda::is_virtual();
+  if (record.oversubscribed || on_virtual_gpu) remove_speed_claims(record);
   // No rank frees memory that another rank may still read.
   world_.barrier(group);
 }

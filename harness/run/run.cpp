@@ -7,10 +7,14 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 
+#include "harness/record/summary.h"
 #include "harness/run/case_runner.h"
 #include "harness/run/google_front.h"
 #include "harness/run/turns.h"
@@ -73,6 +77,7 @@ class CaseLoop {
   Command command(Command next);
   // Runs one case on all ranks of the world, and gathers their signals.
   void execute(const Command& command, Record& record, Progress* progress = nullptr);
+  void check_device(const PlannedCase& plan, const Record& record);
   void lead_case(std::size_t index, int repetition, Progress& progress);
   void lead_in_turns(const std::vector<std::size_t>& selected, int repetitions, Progress& progress);
   // Null if the case was not run yet.
@@ -80,6 +85,7 @@ class CaseLoop {
   // The repetitions of these cases that are not finished.
   int missing(const std::vector<std::size_t>& selected, int repetitions) const;
   void note_rates();
+  void count_tested_gpus();
   bool ends() const { return fatal_ || !unwritten_.empty() || signal_ != 0; }
   // The cause of a lost rank, from this rank's exception and the board.
   machine::Failure loss(const std::exception& error) const;
@@ -97,14 +103,6 @@ class CaseLoop {
   std::string unwritten_;  // the reason why sink or progress failed
 };
 
-// The value of the axis `transport`, if its links have a limit.
-std::optional<machine::Transport> transport_of(const PlannedCase& plan) {
-  for (const auto& [axis, value] : plan.axes)
-    for (const auto transport : {machine::Transport::shared_memory, machine::Transport::mpi})
-      if (axis == "transport" && value == machine::name(transport)) return transport;
-  return std::nullopt;
-}
-
 Command CaseLoop::command(Command next) { return world_.broadcast(world_.group(), 0, next); }
 
 void CaseLoop::execute(const Command& command, Record& record, Progress* progress) {
@@ -112,20 +110,36 @@ void CaseLoop::execute(const Command& command, Record& record, Progress* progres
   if (options_.measure_rates) {
     world_.board().set_activity(fmt::format("measuring this machine with {} ranks", plan.ranks));
     runner_.rates().measure(world_, plan.ranks);
-    if (const auto transport = transport_of(plan))
+    if (const auto transport = transport_of(plan.axes);
+        transport && !machine::between_devices(*transport))
       runner_.rates().measure_link(world_, plan.ranks, *transport);
   }
   world_.set_active_ranks(plan.ranks);
   const auto on_block = [progress](std::span<const double> times) {
     if (progress) progress->case_sampled(times);
   };
-  if (world_.rank() < plan.ranks) runner_.run(plan, command.repetition, record, on_block);
+  if (world_.rank() < plan.ranks) {
+    runner_.run(plan, command.repetition, record, on_block);
+    check_device(plan, record);
+  }
   world_.board().set_activity("between cases");
   const int mine = received_signal.load(std::memory_order_relaxed);
   for (const int theirs : world_.all_gather(world_.group(), mine))
     if (signal_ == 0) signal_ = theirs;
   // Frees the memory that links of this case shared.
   world_.barrier(world_.group());
+}
+
+// Ends the run at the first case that broke the device, because every later case would fail, and
+// its text would blame its own calls.
+void CaseLoop::check_device(const PlannedCase& plan, const Record& record) {
+  if (!world_.computes_on_gpu()) return;
+  world_.board().set_activity(plan.name, "checking the device");
+  const std::string why = world_.device().why_broken();
+  if (why.empty()) return;
+  throw machine::MachineError(fmt::format("{}{} broke {}, so no later case ran: {}",
+                                          record.failure ? record.failure->text + "; " : "",
+                                          plan.name, world_.device().description(), why));
 }
 
 machine::Failure CaseLoop::loss(const std::exception& error) const {
@@ -217,6 +231,18 @@ void CaseLoop::lead_in_turns(const std::vector<std::size_t>& selected, int repet
   }
 }
 
+void CaseLoop::count_tested_gpus() {
+  std::size_t ranks = 0;
+  for (const Record& record : records_)
+    if (record.verdict == Ruling::pass)
+      ranks = std::max(ranks, static_cast<std::size_t>(std::atoi(axis(record, "ranks").c_str())));
+  std::set<std::string> tested;
+  for (std::size_t rank = 0; rank < std::min(ranks, options_.gpu_of_rank.size()); ++rank)
+    tested.insert(options_.gpu_of_rank[rank]);
+  tested.erase("");
+  context_.gpus.tested = static_cast<int>(tested.size());
+}
+
 int CaseLoop::lead(Progress& progress) {
   std::optional<GoogleFront> front;
   std::vector<std::size_t> selected;
@@ -266,6 +292,7 @@ int CaseLoop::lead(Progress& progress) {
     context_.status_reason = fmt::format(
         "{} after {} of {} cases", signal_ == SIGINT ? "SIGINT" : "SIGTERM", records_.size(),
         selected.size() * static_cast<std::size_t>(front->repetitions()));
+  count_tested_gpus();
   const auto whatever_the_end = [&](const auto& finish) {
     try {
       finish();
@@ -283,7 +310,9 @@ int CaseLoop::lead(Progress& progress) {
     throw Unwritten(unwritten_);
   }
   const bool failed = std::ranges::count(records_, Ruling::fail, &Record::verdict) > 0;
-  int exit_code = with_faults || failed ? case_failed : accepted;
+  int exit_code = with_faults || failed                 ? case_failed
+                  : skipped_all_communication(records_) ? environment
+                                                        : accepted;
   if (signal_ != 0) exit_code = 128 + signal_;
   return command({.exit_code = exit_code}).exit_code;
 }

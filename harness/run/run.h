@@ -38,8 +38,10 @@ struct RunOptions {
   Sink* sink = nullptr;                   // rank 0
   bool measure_rates = true;              // false: no limits, for tests
   Injection* injection = nullptr;         // of this rank; null: no faults
+  std::vector<std::string> gpu_of_rank;   // rank 0: host and GPU; an empty text: no GPU
 };
 
+// environment: among others, all cases that communicate were skipped.
 enum ExitCode : int { accepted = 0, case_failed = 1, usage = 2, environment = 3, rank_lost = 4 };
 
 // The results cannot be written or printed (a full disk, a closed pipe).

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "harness/testing/pretended_gpu.h"
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
 #include "machine/link/connect.h"
@@ -232,24 +233,6 @@ TEST(Run, CasesBeyondTheTimeLimitAreCounted) {
   EXPECT_EQ(all.heard.context.not_run, 0);
 }
 
-// A device with host memory that claims to be a GPU.
-class PretendedGpu final : public machine::Device {
- public:
-  explicit PretendedGpu(std::uint64_t identity)
-      : Device(Kind::cuda), inner_(machine::make_host_device()), identity_(identity) {
-    stream_ = inner_->make_stream();
-  }
-  std::string description() const override { return "pretended"; }
-  std::uint64_t identity() const override { return identity_; }
-  std::unique_ptr<machine::Stream> make_stream() override { return inner_->make_stream(); }
-
- private:
-  void* do_allocate(std::size_t bytes) override { return std::malloc(bytes); }
-  void do_free(void* data, std::size_t) override { std::free(data); }
-  std::unique_ptr<machine::Device> inner_;
-  std::uint64_t identity_;
-};
-
 TEST(Run, RanksOnASharedGpuHaveTimesButNoSpeeds) {
   // Three ranks on two GPUs: ranks 1 and 2 share one.
   const auto choose = [](machine::World& world) {
@@ -271,8 +254,28 @@ TEST(Run, RanksOnASharedGpuHaveTimesButNoSpeeds) {
   EXPECT_GT(shared.seconds, 0);
   for (const char* claim :
        {"algbw_GBps", "busbw_GBps", "tokens_per_second", "speedup_over_library"}) {
-    EXPECT_TRUE(alone.counters.contains(claim)) << claim;
+    EXPECT_EQ(alone.counters.contains(claim), !machine::cuda::is_virtual()) << claim;
     EXPECT_FALSE(shared.counters.contains(claim)) << claim;
+  }
+}
+
+TEST(Run, ABrokenGpuEndsTheRunAtTheCaseThatBrokeIt) {
+  for (const int broken : {0, 1}) {
+    const auto choose = [&](machine::World& world) {
+      world.use_device(std::make_unique<PretendedGpu>(1, world.rank() == broken));
+    };
+    const Outcome outcome =
+        launch(2, {{"ranks", "2"}, {"fault", "none,numerics"}}, {}, 5, false, choose);
+    EXPECT_TRUE(outcome.exit_codes.empty());
+    ASSERT_EQ(outcome.heard.sunk.size(), 1u);
+    EXPECT_EQ(outcome.heard.sunk[0].verdict, Ruling::fail);
+    const RunContext& context = outcome.heard.context;
+    EXPECT_EQ(context.status, "aborted");
+    EXPECT_TRUE(has(context.status_reason,
+                    "toy/ranks:2 broke pretended, so no later case ran: an illegal memory access"))
+        << context.status_reason;
+    ASSERT_TRUE(context.failure);
+    EXPECT_EQ(machine::lost_rank(*context.failure), broken);
   }
 }
 

@@ -9,8 +9,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 
 #include "harness/run/run.h"
+#include "machine/device/device.h"
 
 namespace harness {
 namespace {
@@ -34,6 +36,7 @@ int SupervisedRank::ends(int code) const {
 }
 
 SupervisedRank::SupervisedRank() {
+  if (machine::cuda::used()) throw std::logic_error("CUDA was used before the rank was forked");
   const pid_t supervisor = ::getpid();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return;

@@ -13,8 +13,9 @@ namespace harness {
 
 class SupervisedRank {
  public:
-  // Call it before any thread and before MPI, in a rank that a launcher started. Returns in the
-  // child. The parent ends with the child's exit code, or as above.
+  // Call it before any thread, MPI and CUDA, in a rank that a launcher started. Returns in the
+  // child. The parent ends with the child's exit code, or as above. Throws std::logic_error if this
+  // process used CUDA, which would not work in the child.
   SupervisedRank();
   // The last call of the rank: reports its regular end to the supervisor. Returns code.
   int ends(int code) const;

@@ -236,6 +236,7 @@ int supervised(const std::function<void()>& rank) {
 }
 
 TEST(Supervisor, PassesOnExitCodesAndHidesAKill) {
+  if (machine::cuda::used()) GTEST_SKIP() << "an earlier test of this process used CUDA";
   EXPECT_EQ(supervised([] {}), 0);
   EXPECT_EQ(supervised([] { ::_exit(1); }), 1);
   EXPECT_EQ(supervised([] { ::raise(SIGTERM); }), 128 + SIGTERM);
@@ -243,6 +244,22 @@ TEST(Supervisor, PassesOnExitCodesAndHidesAKill) {
   EXPECT_EQ(supervised([] { ::raise(SIGKILL); }), 4);
   EXPECT_GT(std::chrono::steady_clock::now() - start, 3s) << "the others had no time to report";
   EXPECT_EQ(supervised([] { ::_exit(0); }), 4) << "it did not come to its end";
+}
+
+TEST(Supervisor, RefusesAProcessThatUsedCuda) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    machine::cuda::count();
+    try {
+      const SupervisedRank supervised;
+    } catch (const std::logic_error&) {
+      ::_exit(7);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <limits>
 #include <set>
 
@@ -126,6 +127,7 @@ T parse_name(std::string_view axis, std::string_view text, const T (&all)[count]
 
 constexpr std::string_view profile_names[] = {"smoke", "quick", "acceptance", "paper"};
 constexpr std::string_view timing_names[] = {"sample", "loop", "window", "armed"};
+constexpr std::string_view kind_names[] = {"host", "cuda"};  // by machine::Device::Kind
 
 }  // namespace
 
@@ -143,10 +145,19 @@ Timing parse_timing(std::string_view text) {
   return parse_name("timing", text, {sample, loop, window, armed});
 }
 
+std::vector<std::string> device_names() { return {std::begin(kind_names), std::end(kind_names)}; }
+
+machine::Device::Kind parse_device(std::string_view text) {
+  const auto found = std::ranges::find(kind_names, text);
+  if (found == std::end(kind_names))
+    throw UsageError(machine::unknown("--device", text, device_names()));
+  return static_cast<machine::Device::Kind>(found - std::begin(kind_names));
+}
+
 std::vector<machine::Transport> usual_transports(machine::Device::Kind device) {
   using enum machine::Transport;
-  if (device == machine::Device::Kind::host) return {shared_memory, mpi};
-  return machine::cuda::count() > 1 ? std::vector{cuda_ipc, nccl} : std::vector{cuda_ipc};
+  return device == machine::Device::Kind::host ? std::vector{shared_memory, mpi}
+                                               : std::vector{cuda_ipc, nccl};
 }
 
 std::vector<Bytes> powers(std::int64_t first, std::int64_t last, std::int64_t factor) {
@@ -327,7 +338,8 @@ std::vector<AxisInfo> AnySweep::axes(Profile profile) const {
   return infos;
 }
 
-std::vector<AnySweep::Selected> AnySweep::select(Profile profile, const AxisFlags& flags) const {
+std::vector<AnySweep::Selected> AnySweep::select(Profile profile, const AxisFlags& flags,
+                                                 bool all_values) const {
   std::vector<std::string> names;
   for (const Axis& axis : axes_) names.push_back(axis.info.name);
   for (const auto& [flag, text] : flags)
@@ -388,7 +400,7 @@ std::vector<AnySweep::Selected> AnySweep::select(Profile profile, const AxisFlag
     choose(choose, 0, 0);
   }
   std::erase_if(refused, [&](const auto& one) { return accepted.contains(one.first); });
-  if (refused.empty()) return cases;
+  if (refused.empty() || !all_values) return cases;
   const auto& [one, why] = *refused.begin();
   // With several values, only the reason identifies the wrong value.
   throw UsageError(refused.size() > 1 ? why : fmt::format("{} {}: {}", one.first, one.second, why));

@@ -85,8 +85,12 @@ extern template struct AxisText<machine::Dtype>;      // "float,bfloat16"
 extern template struct AxisText<machine::Reduction>;  // "sum,prod,max,min,avg"
 extern template struct AxisText<machine::Transport>;  // "shared_memory,mpi,cuda_ipc,nccl"
 
-// The transports for tensors on a device: shared_memory and mpi on the host; cuda_ipc on CUDA, and
-// nccl if there are several GPUs.
+std::vector<std::string> device_names();  // of --device: host, cuda
+machine::Device::Kind parse_device(std::string_view text);
+
+// The transports for tensors on a device: shared_memory and mpi on the host, cuda_ipc and nccl on
+// CUDA. A case decides later whether its ranks can use them (why_not), so that planning is the same
+// on all ranks and needs no GPU.
 std::vector<machine::Transport> usual_transports(machine::Device::Kind device);
 
 // Axis values of the command line, by axis name. They replace the profile's values.
@@ -149,7 +153,13 @@ class AnySweep {
   };
   // Throws UsageError for a flag without axis and for a value that is not allowed. Values given
   // twice count once.
-  std::vector<Selected> select(Profile profile, const AxisFlags& flags) const;
+  std::vector<Selected> select(Profile profile, const AxisFlags& flags) const {
+    return select(profile, flags, true);
+  }
+  // The same, but without an error if no valid combination has a value of a flag.
+  std::vector<Selected> select_valid(Profile profile, const AxisFlags& flags) const {
+    return select(profile, flags, false);
+  }
 
  protected:
   using Copy = std::shared_ptr<void> (*)(const void*);
@@ -182,6 +192,7 @@ class AnySweep {
     Diagonal diagonal;
     bool has(Profile profile) const;
   };
+  std::vector<Selected> select(Profile profile, const AxisFlags& flags, bool all_values) const;
 
   std::shared_ptr<const void> start_;
   Copy copy_;

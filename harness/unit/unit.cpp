@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <ranges>
 #include <set>
@@ -90,9 +91,48 @@ NamedCase read_case_name(std::string_view name) {
   return named;
 }
 
+std::optional<machine::Transport> transport_of(const AxisValues& axes) {
+  for (const auto& [axis, value] : axes)
+    for (const auto transport : machine::all_transports)
+      if (axis == "transport" && value == machine::name(transport)) return transport;
+  return std::nullopt;
+}
+
+// Selects the cases for CUDA tensors. A case whose transport is the default for tensors of the host
+// uses all transports between CUDA devices that its unit supports.
+std::vector<AnySweep::Selected> detail::AnyFamily::select_on_cuda(
+    const PlanRequest& request) const {
+  const auto without_transport = [](AxisValues axes) {
+    std::erase_if(axes, [](const auto& axis) { return axis.first == "transport"; });
+    return axes;
+  };
+  std::vector<AnySweep::Selected> selected =
+      unit_.sweep(request).select(request.profile, request.flags);
+  std::vector<AnySweep::Selected> between_devices;
+  PlanRequest over = request;
+  for (const auto transport : usual_transports(request.device)) {
+    over.flags["transport"] = machine::name(transport);
+    std::ranges::move(unit_.sweep(over).select_valid(over.profile, over.flags),
+                      std::back_inserter(between_devices));
+  }
+  std::set<AxisValues> replaced;
+  for (const auto& one : between_devices) replaced.insert(without_transport(one.axes));
+  std::erase_if(selected,
+                [&](const auto& one) { return replaced.contains(without_transport(one.axes)); });
+  std::ranges::move(between_devices, std::back_inserter(selected));
+  return selected;
+}
+
 std::vector<PlannedCase> detail::AnyFamily::cases(const PlanRequest& request) const {
+  bool of_the_host = false;
+  if (request.device == machine::Device::Kind::cuda && !request.flags.contains("transport"))
+    for (const AxisInfo& axis : axes(request))
+      of_the_host |= axis.name == "transport" &&
+                     axis.usual == machine::name(machine::Transport::shared_memory);
   std::vector<PlannedCase> planned;
-  for (AnySweep::Selected& one : unit_.sweep(request).select(request.profile, request.flags)) {
+  for (AnySweep::Selected& one :
+       of_the_host ? select_on_cuda(request)
+                   : unit_.sweep(request).select(request.profile, request.flags)) {
     PlannedCase& plan = planned.emplace_back();
     plan.unit = unit_.name;
     plan.name = case_name(unit_.name, one.axes);

@@ -182,6 +182,9 @@ struct NamedCase {
 };
 NamedCase read_case_name(std::string_view name);
 
+// The value of the axis `transport`; empty: no such axis.
+std::optional<machine::Transport> transport_of(const AxisValues& axes);
+
 // All registered units, by name.
 std::vector<const Family*> families();
 // The units of these names of units or cases, each once; all units if the list is empty. Throws

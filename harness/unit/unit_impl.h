@@ -172,6 +172,7 @@ class AnyFamily : public Family {
   std::vector<PlannedCase> cases(const PlanRequest& request) const final;
 
  private:
+  std::vector<AnySweep::Selected> select_on_cuda(const PlanRequest& request) const;
   UnitTable unit_;
   mutable std::once_flag once_;
   mutable AxisValues defaults_;  // computed on first use; most units never need them

@@ -222,6 +222,68 @@ struct OnATransport : Complete {
   OnATransport(const Case&, Context& context) : Complete({}, context) {}
 };
 
+// Its trees can pass memory of CUDA devices. Its rings pass memory of the host.
+struct SomeOverDeviceLinks : OnATransport {
+  using OnATransport::OnATransport;
+  static Sweep<Case> sweep() {
+    using enum machine::Transport;
+    return Sweep<Case>()
+        .axis("transport", &Case::transport, shared_memory)
+        .axis("algorithm", &Case::algorithm, "ring")
+        .axis("ranks", &Case::ranks, 1)
+        .only([](const Case& c) {
+          return c.algorithm == "ring" && machine::between_devices(c.transport)
+                     ? "rings are on the host"
+                     : "";
+        })
+        .slice({Profile::quick}, "algorithms", {vary(&Case::algorithm, {"ring", "tree"})})
+        .slice({Profile::quick}, "transports", {vary(&Case::transport, {mpi})});
+  }
+};
+struct NoneOverDeviceLinks : OnATransport {
+  using OnATransport::OnATransport;
+  static Sweep<Case> sweep() {
+    return SomeOverDeviceLinks::sweep().only([](const Case& c) {
+      return machine::between_devices(c.transport) ? "it sends host memory" : "";
+    });
+  }
+};
+
+// "ring over mpi", of each case.
+template <class U>
+std::vector<std::string> planned(const AxisFlags& flags, machine::Device::Kind device) {
+  std::vector<std::string> found;
+  try {
+    for (const PlannedCase& one : detail::FamilyOf<U>().cases({Profile::quick, flags, device})) {
+      const auto& [transport, algorithm] = std::pair(one.axes.at(0).second, one.axes.at(1).second);
+      found.push_back(algorithm + " over " + transport);
+    }
+  } catch (const UsageError& error) {
+    found = {error.what()};
+  }
+  return found;
+}
+
+TEST(Plan, OnCudaCasesUseLinksBetweenDevicesIfTheyCan) {
+  using enum machine::Device::Kind;
+  using Texts = std::vector<std::string>;
+  const Texts on_host{"ring over shared_memory", "tree over shared_memory", "ring over mpi"};
+  EXPECT_EQ(planned<SomeOverDeviceLinks>({}, host), on_host);
+  EXPECT_EQ(
+      planned<SomeOverDeviceLinks>({}, cuda),
+      (Texts{"ring over shared_memory", "ring over mpi", "tree over cuda_ipc", "tree over nccl"}));
+  EXPECT_EQ(planned<NoneOverDeviceLinks>({}, cuda), on_host);
+  EXPECT_EQ(planned<SomeOverDeviceLinks>({{"transport", "mpi"}}, cuda),
+            (Texts{"ring over mpi", "tree over mpi"}));
+  EXPECT_EQ(planned<SomeOverDeviceLinks>({{"transport", "nccl"}}, cuda), Texts{"tree over nccl"});
+  // The values of a flag that only some cases can use over these links.
+  EXPECT_EQ(
+      planned<SomeOverDeviceLinks>({{"algorithm", "ring,tree"}}, cuda),
+      (Texts{"ring over shared_memory", "ring over mpi", "tree over cuda_ipc", "tree over nccl"}));
+  EXPECT_EQ(planned<NoneOverDeviceLinks>({{"transport", "nccl"}}, cuda),
+            Texts{"transport nccl: rings are on the host"});
+}
+
 TEST(Plan, TraitsDependOnTheCase) {
   const auto cases = detail::FamilyOf<OnATransport>().cases({});
   ASSERT_EQ(cases.size(), 2u);
