@@ -52,7 +52,7 @@ class Barrier {
     return sweep;
   }
   static std::string why_not(const Case& c, const Context& context) {
-    std::string reason = collective_why_not(c, context);
+    std::string reason = collective_why_not(Operation::barrier, c, context);
     if (reason.empty() && c.algorithm == collectives::library &&
         !context.world.on_one_host(context.group))
       reason =
@@ -65,7 +65,7 @@ class Barrier {
       : case_(c),
         context_(context),
         communicator_(context.world, context.group, c.transport),
-        library_(library_beside(c, context)) {}
+        library_(library_beside(Operation::barrier, c, context)) {}
 
   void prepare() {}
   void run() { communicator_.barrier(case_.algorithm); }

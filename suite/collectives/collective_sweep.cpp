@@ -222,17 +222,21 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
   return sweep;
 }
 
-std::string collective_why_not(const CollectiveCase& c, const Context& context) {
+std::string collective_why_not(Operation operation, const CollectiveCase& c,
+                               const Context& context) {
   if (c.algorithm == collectives::library && c.transport == Transport::mpi &&
       context.world.ranks_are_threads())
     return "algorithm library needs ranks that are processes";
   if (c.algorithm == collectives::library && c.transport == Transport::nccl)
-    if (std::string why = collectives::why_not_nccl(c.reduction, c.dtype, c.ranks); !why.empty())
+    if (std::string why = collectives::why_not_nccl(operation, c.reduction, c.dtype, c.ranks,
+                                                    context.device.compute_capability());
+        !why.empty())
       return why;
   return machine::why_not(context.world, context.group, c.transport);
 }
 
-std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& c,
+std::unique_ptr<collectives::Communicator> library_beside(Operation operation,
+                                                          const CollectiveCase& c,
                                                           const Context& context) {
   if (c.algorithm == collectives::library || c.transport == Transport::mpi) return nullptr;
   CollectiveCase theirs = c;
@@ -240,7 +244,7 @@ std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& 
   theirs.transport = machine::between_devices(c.transport) ? Transport::nccl : Transport::mpi;
   // All ranks make the same decision, even if only one of them has no GPU.
   for (const std::string& why :
-       context.world.all_gather(context.group, collective_why_not(theirs, context)))
+       context.world.all_gather(context.group, collective_why_not(operation, theirs, context)))
     if (!why.empty()) return nullptr;
   return std::make_unique<collectives::Communicator>(context.world, context.group,
                                                      theirs.transport);

@@ -106,9 +106,8 @@ TEST(CollectiveSweep, SkipTransportsBetweenDevicesOnTheHost) {
   EXPECT_EQ(transports(machine::Device::Kind::host),
             (std::set<std::string>{"mpi", "shared_memory"}));
   const std::set<std::string> on_gpus = transports(machine::Device::Kind::cuda);
-  EXPECT_TRUE(on_gpus.contains("cuda_ipc"));
-  EXPECT_EQ(on_gpus.contains("nccl"), machine::cuda::count() > 1);
-  EXPECT_FALSE(on_gpus.contains("shared_memory"));
+  // Also with one visible GPU for each rank: a case decides whether its ranks can use them.
+  EXPECT_EQ(on_gpus, (std::set<std::string>{"cuda_ipc", "nccl"}));
 }
 
 }  // namespace

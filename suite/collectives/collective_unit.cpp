@@ -41,7 +41,7 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c, Con
       context_(context),
       traffic_(std::move(traffic)),
       communicator_(connect()),
-      library_(library_beside(c, context)),
+      library_(library_beside(operation, c, context)),
       memory_(context.device.ledger()) {
   const auto size = static_cast<std::int64_t>(size_of(c.dtype));
   const std::int64_t whole = c.bytes.value / size;
@@ -231,7 +231,8 @@ void CollectiveUnit::judge_memory(Judge& judge) {
     if (const auto* rounds = communicator_->rounds(
             {&algorithm, count_, case_.dtype, false, call.root, call.inner, traffic_})) {
       judge.shares_reference(Oracle::memory);  // the plan's rounds
-      expected += collectives::staging_bytes(algorithm, call, count_, case_.dtype, *rounds);
+      judge.memory(Category::links, memory_.peak(Category::links),
+                   collectives::staging_bytes(algorithm, call, count_, case_.dtype, *rounds));
     }
   }
   judge.memory(Category::buffers, memory_.peak(Category::buffers), expected);

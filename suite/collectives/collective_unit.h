@@ -44,11 +44,13 @@ std::vector<std::string> algorithm_names(Operation operation);
 Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanRequest& request);
 // Returns why the algorithm `library` does not run over the case's transport, or empty.
 std::string why_not_library(const CollectiveCase& c);
-std::string collective_why_not(const CollectiveCase& c, const Context& context);
+std::string collective_why_not(Operation operation, const CollectiveCase& c,
+                               const Context& context);
 // Returns the case's inner. 0: the communicator's.
 inline int inner_of(const CollectiveCase& c) { return number_of<int>(c.inner).value_or(0); }
 // Returns a communicator for the library's collective on the same buffers, or null.
-std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& c,
+std::unique_ptr<collectives::Communicator> library_beside(Operation operation,
+                                                          const CollectiveCase& c,
                                                           const Context& context);
 
 // The rank whose message is the last to write element `index` of the call's output. -1: this rank's

@@ -77,6 +77,7 @@ struct CompressedAllReduceUnit {
         .axis("ranks", &Case::ranks, 2)
         .axis("bytes", &Case::bytes, Bytes{65536})
         .only([](const Case& c) -> std::string {
+          if (std::string why = why_no_host_memory(c.transport); !why.empty()) return why;
           if (c.bytes.value % 4 != 0) return "bytes must be a multiple of 4, the size of a float";
           const double density = number(c.density);
           if (!(density > 0 && density <= 1))

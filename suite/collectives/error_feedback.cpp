@@ -35,9 +35,9 @@ struct ErrorFeedback {
     using enum Profile;
     Sweep<Case> sweep;
     sweep.axis("algorithm", &Case::algorithm, names.front(), names)
-        .axis("transport", &Case::transport, Transport::shared_memory,
-              {Transport::shared_memory, Transport::mpi})
+        .axis("transport", &Case::transport, Transport::shared_memory)
         .axis("ranks", &Case::ranks, 2)
+        .only([](const Case& c) { return why_no_host_memory(c.transport); })
         .slice({quick}, "edges", {vary(&Case::algorithm, names), vary(&Case::ranks, {3})})
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::algorithm, names), vary(&Case::ranks, {1, 2, 3, 4, 8})})

@@ -55,7 +55,7 @@ struct CollectiveOf : CollectiveUnit {
     return collective_sweep(operation, request);
   }
   static std::string why_not(const Case& c, const Context& context) {
-    return collective_why_not(c, context);
+    return collective_why_not(operation, c, context);
   }
   CollectiveOf(const Case& c, Context& context) : CollectiveUnit(operation, c, context) {}
 };

@@ -3,8 +3,8 @@
 //
 // run() starts y = x Wᵀ, runs the collective during the product and waits for both. On the host the
 // product has its own thread on the rank's cores. If a rank has one core, the two share it and
-// nothing can be hidden. On a CUDA device the product is queued on the device's stream, and the
-// collective moves host memory.
+// nothing can be hidden. On a CUDA device the product has its own stream. The collective moves
+// memory of the device over cuda_ipc and nccl, and host memory over the other transports.
 //
 // gemm_slowdown, collective_slowdown: the time while both run, divided by the time of a separate
 // run. overlap_fraction = (t_gemm + t_collective - t_both) / min(t_gemm, t_collective). 1: the
@@ -134,7 +134,7 @@ class Overlap {
     algorithm_ = collectives::default_algorithm(operation_, c.transport,
                                                 static_cast<std::size_t>(c.bytes.value), c.ranks);
     const auto buffer = [&](bool all_shares) {
-      return Tensor(context.world.host_device(), Dtype::float32,
+      return Tensor(communicator_.device(), Dtype::float32,
                     {all_shares ? count_ * c.ranks : count_}, Category::buffers);
     };
     in_ = buffer(operation_ == Operation::reduce_scatter);
@@ -147,12 +147,15 @@ class Overlap {
     if (own_device_) {
       own_device_->set_threads(context.device.threads());
       worker_ = std::make_unique<Worker>();
+    } else {
+      own_stream_ = context.device.make_stream();
     }
     machine::Device& device = stream().device();
     for (Tensor* matrix : {&x_, &weight_, &y_})
       *matrix = Tensor(device, Dtype::float32, {c.extent, c.extent}, Category::buffers);
     stream().kernels().fill_normal(x_, context.seed, {}, 0, 1);
     stream().kernels().fill_normal(weight_, context.seed + 1, {}, 0, 1);
+    stream().synchronize();
   }
 
   void prepare() {}
@@ -193,7 +196,10 @@ class Overlap {
       double gemm, collective, gemm_beside, collective_beside, both;
     };
     std::vector<Times> mine;
-    const auto meet = [this] { communicator_.barrier(); };
+    const auto meet = [this] {
+      communicator_.barrier();
+      finish_collective();
+    };
     for (int round = 0; round < rounds; ++round) {
       Times times{};
       meet();
@@ -228,7 +234,7 @@ class Overlap {
   }
 
  private:
-  machine::Stream& stream() { return (own_device_ ? *own_device_ : context_.device).stream(); }
+  machine::Stream& stream() { return own_device_ ? own_device_->stream() : *own_stream_; }
   Question question() const {
     return {operation_, machine::Reduction::sum, Dtype::float32, case_.ranks, 0, count_};
   }
@@ -249,7 +255,13 @@ class Overlap {
     ended_->synchronize();
     return product_s_ = ended_->seconds_since(*begun_);
   }
-  void collective() { communicator_.run(operation_, algorithm_, in_, out_); }
+  void collective() {
+    communicator_.run(operation_, algorithm_, in_, out_);
+    finish_collective();
+  }
+  void finish_collective() {
+    if (machine::Stream* queue = communicator_.link().stream()) queue->synchronize();
+  }
   // Returns the collective's time. Without `beside` the product is finished before the collective.
   double both(bool beside) {
     start_product();
@@ -290,8 +302,9 @@ class Overlap {
   Tensor in_, out_;
 
   // The product's members. On the host the product has its own device, which only its thread uses
-  // while the product runs.
+  // while the product runs. On a CUDA device it has its own stream.
   std::unique_ptr<machine::Device> own_device_;
+  std::unique_ptr<machine::Stream> own_stream_;
   Tensor x_, weight_, y_;
   std::unique_ptr<machine::Event> begun_, ended_;
   double product_s_ = 0;

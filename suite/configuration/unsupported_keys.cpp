@@ -197,9 +197,6 @@ constexpr Reason ignored[] = {
      "--deterministic-mode --check-for-nan-in-loss-and-grad "
      "zero_optimization.enable_sanity_checks zero_optimization.ignore_unused_parameters"},
     {"losses are averaged over tokens", "", "--calculate-per-token-loss"},
-    {"the device decides whether host memory is pinned", "",
-     "zero_optimization.offload_param.pin_memory "
-     "zero_optimization.offload_optimizer.pin_memory"},
     {"an update always reads ahead and writes behind", "",
      "zero_optimization.offload_optimizer.pipeline_read "
      "zero_optimization.offload_optimizer.pipeline_write"},

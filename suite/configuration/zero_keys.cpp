@@ -18,6 +18,10 @@ const Needs states_on_cpu{"offload_optimizer.device cpu",
                           [](Config c) { return states(c) == OffloadDevice::cpu; }};
 const Needs states_in_files{"offload_optimizer.device nvme",
                             [](Config c) { return states(c) == OffloadDevice::nvme; }};
+const Needs states_away{"offload_optimizer.device cpu or nvme",
+                        [](Config c) { return states(c) != OffloadDevice::none; }};
+const Needs values_away{"offload_param.device cpu or nvme",
+                        [](Config c) { return values(c) != OffloadDevice::none; }};
 const Needs values_in_files{"offload_param.device nvme",
                             [](Config c) { return values(c) == OffloadDevice::nvme; }};
 const Needs files{"offload to nvme",
@@ -62,6 +66,10 @@ std::vector<Key> zero_keys() {
           AT(zero.options.offload_param.buffer_size), {}, &values_in_files),
       row("", "zero_optimization.offload_param.max_in_cpu",
           AT(zero.options.offload_param.max_in_cpu), {}, &values_in_files),
+      row("", "zero_optimization.offload_param.pin_memory",
+          AT(zero.options.offload_param.pin_memory), {}, &values_away),
+      row("", "zero_optimization.offload_optimizer.pin_memory",
+          AT(zero.options.offload_optimizer.pin_memory), {}, &states_away),
       row("", "zero_optimization.offload_optimizer.nvme_path", AT(zero.optimizer_path), {},
           &states_in_files),
       row("", "zero_optimization.offload_optimizer.buffer_count",

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "machine/base/clock.h"
+#include "machine/device/flash_attention.h"
 
 namespace suite {
 
@@ -26,6 +27,13 @@ LayerShell::LayerShell(const Case& c, Context& context, const LayerTraits& trait
   run_.add_earlier_gradients(run_.partial_gradients(), tp_.rank(), 1);
   context.device.stream().synchronize();
   memory_.reset();
+}
+
+std::string LayerShell::why_not(const Case& c, const Context& context) {
+  std::string why;
+  if (c.use_flash_attn)
+    why = machine::why_not_flash_attention(context.device.stream(), c.dtype, c.model().head());
+  return why.empty() ? machine::why_not(context.world, context.group, c.transport) : why;
 }
 
 void LayerShell::judge(Judge& judge) {
@@ -52,8 +60,8 @@ void LayerShell::judge(Judge& judge) {
 void LayerShell::judge_memory(Judge& judge) const {
   collectives::CallsCost cost;
   for (const Pass pass : all_passes) add_calls(cost, pass);
-  // CUDA tensors are staged through host memory, which this device does not count.
-  const std::size_t scratch = context_.device.readable_by_host() ? cost.scratch() : 0;
+  // Staged collectives hold their scratch in host memory, which this device does not count.
+  const std::size_t scratch = tp_.link().stages(context_.device) ? 0 : cost.scratch();
   const auto parameters = static_cast<std::size_t>(claims_.parameters);
   const auto check = [&](Category category, std::size_t expected) {
     judge.memory(category, memory_.peak(category), expected);

@@ -13,6 +13,7 @@
 // replicas, and a second run.
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "collectives/communicator/calls.h"
@@ -28,6 +29,7 @@ class LayerShell {
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::determinism};
   LayerShell(const Case& c, Context& context, const LayerTraits& traits);
+  static std::string why_not(const Case& c, const Context& context);
 
   void prepare() {}  // gradients grow from run to run, as over micro-batches
   void run() { run_.run_all(); }

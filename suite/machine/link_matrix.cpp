@@ -74,7 +74,8 @@ class LinkMatrix {
       : context_(context),
         rounds_(tournament(c.ranks)),
         link_(machine::connect(context.world, context.group, c.transport)),
-        meter_(*link_, context.world.host_device(), c.bytes.value, context.seed) {
+        meter_(*link_, link_->stream() ? context.device : context.world.host_device(),
+               c.bytes.value, context.seed) {
     if (c.mode == "alone") rounds_ = one_at_a_time(rounds_);
     link_->count_as(label);
   }

@@ -5,7 +5,8 @@
 // Latency: half of a round trip of small_bytes that `from` starts; the mean of `trips` successive
 // trips. Bandwidth: the time of `window` successive messages until the acknowledgement of their
 // receiver arrives. All calls use the same buffers, so on one host the data may come from a cache.
-// The bytes of a message depend on sender, receiver and position.
+// The bytes of a message depend on sender, receiver and position. Over a link with a stream, times
+// begin and end when the stream has done its work.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +17,7 @@
 
 #include "harness/measure/statistics.h"
 #include "machine/base/clock.h"
+#include "machine/device/kernels.h"
 #include "machine/device/random.h"
 #include "machine/link/link.h"
 #include "suite/reference/unit.h"
@@ -27,8 +29,8 @@ class PairMeter {
   static constexpr int trips = 8, window = 4;
   static constexpr std::int64_t small_bytes = 8;
 
-  // memory: host memory that the link's peers can read. bytes: the size of a bandwidth message.
-  // seconds: a monotonic clock.
+  // memory: a device whose memory the link moves. bytes: the size of a bandwidth message. seconds:
+  // a monotonic clock.
   PairMeter(machine::Link& link, machine::Device& memory, std::int64_t bytes, std::uint64_t seed,
             std::function<double()> seconds = machine::steady_s)
       : link_(link),
@@ -38,8 +40,17 @@ class PairMeter {
         peers_(static_cast<std::size_t>(link.size())) {
     for (Tensor* const buffer : {&out_, &in_}) {
       *buffer = Tensor(memory, Dtype::uint8, {window * bytes}, Category::buffers);
-      std::memset(buffer->data(), 0, buffer->bytes());  // touches the memory before it is timed
+      clear(*buffer);  // touches the memory before it is timed
     }
+    small_out_ = Tensor(memory, Dtype::uint64, {link.size() * numbers}, Category::buffers);
+    small_in_ = Tensor(memory, Dtype::uint64, {numbers}, Category::buffers);
+    std::vector<std::uint64_t> codes;
+    for (int peer = 0; peer < link.size(); ++peer)
+      for (int number = 0; number < numbers; ++number)
+        codes.push_back(code(link.rank(), peer, number));
+    put(codes, small_out_);
+    clear(small_in_);
+    memory.stream().synchronize();
   }
 
   // The first trip waits for the peer and is not timed.
@@ -47,14 +58,16 @@ class PairMeter {
     const bool starts = link_.rank() == from;
     const int peer = starts ? to : from;
     double begin = 0;
+    clear(small_in_);
     for (int trip = 0; trip <= trips; ++trip) {
-      if (trip == 1) begin = seconds_();
+      if (trip == 1) begin = now();
       if (starts) send_small(peer, trip);
       receive_small(peer, trip);
       if (!starts) send_small(peer, trip);
     }
-    if (starts) at(peer).latencies_s.push_back((seconds_() - begin) / (2 * trips));
+    if (starts) at(peer).latencies_s.push_back((now() - begin) / (2 * trips));
     link_.wait_sent(peer, all_messages);
+    compare_small(peer, 0, trips + 1);
   }
 
   // checked: the message is new, and the receiver compares it. Its time is not recorded.
@@ -63,23 +76,26 @@ class PairMeter {
     auto* const in = in_.as<std::uint8_t>();
     const auto size = static_cast<std::size_t>(bytes_);
     if (link_.rank() == from) {
-      if (checked) std::ranges::copy(pattern(from, to), out);
+      if (checked) put(pattern(from, to), out_);
+      clear(small_in_);
       receive_small(to, ready);
-      const double begin = seconds_();
+      const double begin = now();
       for (int i = 0; i < window; ++i) link_.send(to, out + i * bytes_, size);
       receive_small(to, taken);
-      if (!checked) at(to).streams_s.push_back(seconds_() - begin);
+      if (!checked) at(to).streams_s.push_back(now() - begin);
       link_.wait_sent(to, all_messages);
+      compare_small(to, ready, 2);
       return;
     }
-    if (checked) std::memset(in, 0, in_.bytes());
+    if (checked) clear(in_);
     send_small(from, ready);
     for (int i = 0; i < window; ++i) link_.receive(from, in + i * bytes_, size);
     send_small(from, taken);
     link_.wait_sent(from, all_messages);
     if (!checked) return;
     const std::vector<std::uint8_t> expected = pattern(from, to);
-    for (std::size_t i = 0; i < expected.size(); ++i) at(from).wrong += in[i] != expected[i];
+    const auto got = values_of<std::uint8_t>(in_);
+    for (std::size_t i = 0; i < expected.size(); ++i) at(from).wrong += got[i] != expected[i];
   }
 
   // Median and fastest of the calls from this rank to peer; 0 before the first call.
@@ -115,7 +131,7 @@ class PairMeter {
 
  private:
   static constexpr std::uint64_t all_messages = std::numeric_limits<std::uint64_t>::max();
-  static constexpr int ready = trips + 1, taken = trips + 2;
+  static constexpr int ready = trips + 1, taken = trips + 2, numbers = trips + 3;
 
   struct Peer {
     std::vector<double> latencies_s, streams_s;  // one per call
@@ -130,14 +146,36 @@ class PairMeter {
            static_cast<std::uint64_t>(number);
   }
   void send_small(int peer, int number) {
-    small_ = code(link_.rank(), peer, number);
-    link_.send(peer, &small_, small_bytes);
+    link_.send(peer, small_out_.as<std::uint64_t>() + peer * numbers + number, small_bytes);
   }
   void receive_small(int peer, int number) {
-    std::uint64_t got = 0;
-    link_.receive(peer, &got, small_bytes);
-    at(peer).wrong += got != code(peer, link_.rank(), number);
+    link_.receive(peer, small_in_.as<std::uint64_t>() + number, small_bytes);
   }
+  void compare_small(int peer, int first, int count) {
+    const auto got = values_of<std::uint64_t>(small_in_);
+    for (int number = first; number < first + count; ++number)
+      at(peer).wrong += got[static_cast<std::size_t>(number)] != code(peer, link_.rank(), number);
+  }
+
+  double now() const {
+    if (link_.stream()) link_.stream()->synchronize();
+    return seconds_();
+  }
+  static machine::Stream& stream_of(const Tensor& tensor) { return tensor.device().stream(); }
+  static void clear(const Tensor& tensor) { stream_of(tensor).kernels().fill(tensor, 0); }
+  template <class T>
+  static void put(const std::vector<T>& values, const Tensor& tensor) {
+    stream_of(tensor).copy(tensor.data(), values.data(), tensor.bytes());
+    stream_of(tensor).synchronize();  // the values may end
+  }
+  template <class T>
+  static std::vector<T> values_of(const Tensor& tensor) {
+    std::vector<T> values(static_cast<std::size_t>(tensor.size()));
+    stream_of(tensor).copy(values.data(), tensor.data(), tensor.bytes());
+    stream_of(tensor).synchronize();
+    return values;
+  }
+
   std::vector<std::uint8_t> pattern(int from, int to) const {
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(window * bytes_));
     const std::uint64_t key = seed_ ^ code(from + 1, to + 1, 0);
@@ -152,8 +190,9 @@ class PairMeter {
   std::int64_t bytes_;
   std::uint64_t seed_;
   std::function<double()> seconds_;
-  Tensor out_, in_;          // [window, bytes]
-  std::uint64_t small_ = 0;  // must exist until the peer has received it
+  Tensor out_, in_;   // [window, bytes]
+  Tensor small_out_;  // [peer, number]: constant, because peers may read it in place
+  Tensor small_in_;   // [number]: of the last call
   std::vector<Peer> peers_;
 };
 

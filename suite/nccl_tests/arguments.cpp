@@ -154,10 +154,12 @@ void check(Arguments& arguments) {
   if (a.ranks && a.threads * a.gpus != 1 && a.threads * a.gpus != *a.ranks)
     reject("--ranks {} conflicts with -t {} times -g {}; leave one of them out", *a.ranks,
            a.threads, a.gpus);
-  if (a.algorithm == collectives::library &&
-      a.transport.value_or(machine::Transport::mpi) != machine::Transport::mpi)
-    reject("--algorithm library requires --transport mpi");
-  if (a.algorithm == collectives::library) a.transport = machine::Transport::mpi;
+  const auto library =
+      a.device == machine::Device::Kind::cuda ? machine::Transport::nccl : machine::Transport::mpi;
+  if (a.algorithm == collectives::library && a.transport.value_or(library) != library)
+    reject("--algorithm library on --device {} requires --transport {}",
+           a.device == machine::Device::Kind::cuda ? "cuda" : "host", name(library));
+  if (a.algorithm == collectives::library) a.transport = library;
   check_algorithm(a.operation, a.algorithm);
   if (!a.json_path.empty() && !a.json_path.ends_with(".json"))
     reject("-J,--output_file {}: the name must end in .json", a.json_path);
@@ -178,7 +180,7 @@ void check(Arguments& arguments) {
     a.notes.push_back(fmt::format("traffic: {}", a.traffic_or_default()));
   if (a.parallel_init)
     a.notes.emplace_back("-p 1 has no effect here: ranks are processes, which start together");
-  if (a.cpu_time)
+  if (a.cpu_time && a.device == machine::Device::Kind::host)
     a.notes.emplace_back(
         "-C 1: collectives of the host end when they return, so cputime equals time");
 }
@@ -265,8 +267,11 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
       [&](const std::string& said) {
         a.transport = harness::AxisText<machine::Transport>::parse("transport", said);
       },
-      "shared_memory or mpi; default: by the hosts of the ranks");
-
+      "shared_memory, mpi, cuda_ipc or nccl; default: by the device and the hosts of the ranks");
+  options.read(
+      "--device", "KIND", [&](const std::string& said) { a.device = harness::parse_device(said); },
+      "memory of the buffers: host or cuda (default: host)");
+  options.choices(harness::device_names);
   options.read(
       "--traffic", "NAME", [&](const std::string& said) { a.traffic = said; },
       "traffic of all_to_all_v: skewed (nccl-tests' own), uniform, sparse, hot_spot, or a file in "
@@ -276,7 +281,7 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
   options.number("-p,--parallel_init", "N", a.parallel_init, 0, 1,
                  "accepted with a note: ranks are processes");
   note(options, "-y,--stream_null", a.notes, 0, "there are no CUDA streams");
-  note(options, "-R,--local_register", a.notes, 0, "buffers of the host need no registration");
+  note(options, "-R,--local_register", a.notes, 0, "buffers are not registered");
   note(options, "-x,--cta_policy", a.notes, -1, "there are no CTAs");
   note(options, "-V,--device_cta_count", a.notes, 16, "there are no CTAs");
   refuse(options, "-G,--cudagraph", "there are no CUDA graphs on the host");

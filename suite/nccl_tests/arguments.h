@@ -1,7 +1,7 @@
 #pragma once
 // `shardmark collective OPERATION FLAGS`: the flags of nccl-tests 2.19.6 (NVIDIA/nccl-tests,
 // src/common.cu) with their meaning, defaults and long names as plain values, and ours: --ranks,
-// --algorithm, --transport, --traffic.
+// --device, --algorithm, --transport, --traffic.
 //
 // nccl-tests ignores an unknown flag, datatype or operation, and a file type that it does not
 // write. Here each is a harness::UsageError that names the nearest valid word. Flags that only tune
@@ -51,9 +51,10 @@ struct Arguments {
   int threads = 1, gpus = 1;  // -t, -g
   int parallel_init = 0;      // reported only
 
-  std::optional<int> ranks;                     // --ranks
-  std::string algorithm;                        // empty: chosen by size
-  std::optional<machine::Transport> transport;  // empty: chosen by the ranks' hosts
+  std::optional<int> ranks;                                    // --ranks
+  std::string algorithm;                                       // empty: chosen by size
+  machine::Device::Kind device = machine::Device::Kind::host;  // of the buffers: --device
+  std::optional<machine::Transport> transport;  // empty: chosen by the device and the ranks' hosts
   std::optional<std::string> traffic;           // --traffic, of all_to_all_v: traffic.h
   double timeout_s = 60;
   std::string json_path;

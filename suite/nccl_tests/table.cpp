@@ -100,8 +100,9 @@ std::string header(const Arguments& a, std::string_view version,
   for (const std::string& note : a.notes) text += fmt::format("# {}\n", note);
   text += "#\n# Using devices\n";
   for (const RankLine& rank : ranks)
-    text += fmt::format("#  Rank {:2} Group  0 Pid {:6} on {:>10} device  0 [host] {}\n", rank.rank,
-                        rank.pid, rank.host, rank.device);
+    text += fmt::format("#  Rank {:2} Group  0 Pid {:6} on {:>10} device  0 [{}] {}\n", rank.rank,
+                        rank.pid, rank.host,
+                        a.device == machine::Device::Kind::cuda ? "cuda" : "host", rank.device);
   text += "#\n";
 
   const char* time = a.cpu_time ? "cputime" : "time";

@@ -26,6 +26,7 @@
 #include "suite/nccl_tests/measure.h"
 #include "suite/options/options.h"
 #include "suite/program/commands.h"
+#include "suite/program/devices.h"
 #include "suite/program/launch.h"
 
 namespace suite::nccl_tests {
@@ -101,12 +102,12 @@ void check_launched(const Arguments& arguments, int ranks) {
   check_ranks(arguments, ranks);
 }
 
+// The transport on which this rank would decide.
 machine::Transport transport_of(const Arguments& arguments, const machine::World& world) {
-  const machine::Transport transport = arguments.transport.value_or(
-      world.on_one_host(world.group()) ? machine::Transport::shared_memory
-                                       : machine::Transport::mpi);
-  reject_unless_empty(machine::why_not(world, world.group(), transport));
-  return transport;
+  using enum machine::Transport;
+  if (arguments.transport) return *arguments.transport;
+  if (!world.computes_on_gpu()) return world.on_one_host(world.group()) ? shared_memory : mpi;
+  return machine::why_not(world, world.group(), nccl).empty() ? nccl : cuda_ipc;
 }
 
 std::vector<RankLine> rank_lines(machine::World& world) {
@@ -184,28 +185,32 @@ class Sweep {
 int run_rank(const Arguments& arguments, const std::vector<std::string>& command) {
   const auto world = machine::make_mpi_world(arguments.timeout_s);
   const auto end_with = [&](int code) { return exit_code_of_rank(world->rank(), code); };
+  if (const int code = together(*world, [&] { choose_device(*world, arguments.device); }))
+    return end_with(code);
   Report report;
   report.arguments = arguments;
+  if (world->computes_on_gpu() && machine::cuda::is_virtual())
+    report.arguments.notes.emplace_back("virtual GPUs: the times are not those of hardware");
   report.version = harness::build_info().version;
   report.command = command;
   report.start_time = time_of_day();
   report.ranks = rank_lines(*world);
   report.totals.least_busbw = least_busbw();
   std::string file;
+  const auto transport = world->broadcast(world->group(), 0, transport_of(arguments, *world));
   if (const int code = together(*world, [&] {
+        if (world->rank() == 0) check_launched(arguments, world->size());
+        reject_unless_empty(machine::why_not(*world, world->group(), transport));
         if (world->rank() != 0) return;
-        check_launched(arguments, world->size());
-        transport_of(arguments, *world);
         if (!arguments.json_path.empty()) file = claim_file(arguments.json_path);
       }))
     return end_with(code);
-  const machine::Transport transport = transport_of(arguments, *world);
   report.transport = name(transport);
   if (world->rank() == 0) {
     for (const auto& [name, value] : harness::kept_environment(environ))
       report.environment.push_back(fmt::format("{}={}", name, value));
     if (!file.empty()) fmt::print("# Writing JSON output to {}\n", file);
-    fmt::print("{}", header(arguments, report.version, report.ranks));
+    fmt::print("{}", header(report.arguments, report.version, report.ranks));
     std::fflush(stdout);
   }
 

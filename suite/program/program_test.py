@@ -156,8 +156,8 @@ class BadInput(TemporaryFolder):
 
     def test_missing_launcher_and_device(self):
         self.refused(3, ["run", "all_reduce"], os.path.basename(LAUNCHER[0]), env={"PATH": "/nonexistent"})
-        if not os.path.exists("/dev/nvidia0"):
-            self.refused(3, ["run", "gemm", "--ranks", "1", "--device", "cuda"], "cuda")
+        self.refused(3, ["run", "gemm", "--ranks", "1", "--device", "cuda"], "cuda",
+                     env={"CUDA_VISIBLE_DEVICES": "-1"})
 
     def test_reports_of_no_run(self):
         self.refused(2, ["report", self.path("missing")], "missing")

@@ -28,6 +28,7 @@
 #include "suite/files/safetensors.h"
 #include "suite/options/options.h"
 #include "suite/program/commands.h"
+#include "suite/program/devices.h"
 #include "suite/program/launch.h"
 #include "suite/program/run_command_line.h"
 #include "suite/training_step/configured_cases.h"
@@ -62,20 +63,6 @@ void check_files(const harness::RunOptions& options, const std::vector<harness::
       reject("--save and --load name the same file: {}", options.save_file);
   }
   for (const std::size_t index : selected) cases[index].check_files(files);
-}
-
-void choose_device(machine::World& world, const std::string& device) {
-  if (device == "host") return;
-  if (!machine::cuda::built())
-    throw machine::MachineError(
-        "device cuda: this program was built without CUDA (preset cuda has it)");
-  const int count = machine::cuda::count();
-  if (count == 0)
-    throw machine::MachineError("device cuda: no CUDA device or no driver on this host");
-  int index = 0;
-  for (int other = 0; other < world.rank(); ++other)
-    index += world.host(other) == world.host(world.rank());
-  world.use_device(machine::cuda::make_device(index % count));
 }
 
 // Returns the options that, in addition to the case name, determine how a case is measured.
@@ -126,7 +113,8 @@ std::vector<std::pair<std::string, std::string>> facts(const RunCommandLine& lin
   mpi = fmt::format("{} {}", mpi.substr(0, mpi.find(" V")), mpi.substr(mpi.rfind('\t') + 1));
   return {{"machine", fmt::format("{}: {}, {} cores", fmt::join(hosts, ", "), text("/hardware/cpu"),
                                   text("/hardware/cores"))},
-          {"GPUs", text("/hardware/cuda_devices")},
+          {"GPUs", text("/hardware/cuda_devices") +
+                       (machine::cuda::is_virtual() ? " (virtual, no hardware)" : "")},
           {"libraries",
            fmt::format("{}, oneDNN {}, CUDA {}, NCCL {}", mpi, text("/software/onednn/version"),
                        text("/software/cuda/runtime"), text("/software/nccl/loaded"))},
@@ -162,8 +150,11 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
     // Runs with injected faults are not compared with limits.
     options.measure_rates = !line.no_limits && line.faults.empty();
     std::unique_ptr<harness::Sink> sink;
-    code = together(*world, [&] { choose_device(*world, line.device); });
+    code = together(*world, [&] { choose_device(*world, harness::parse_device(line.device)); });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
+    note_gpus(*world, options);
+    // A virtual GPU has no speed.
+    options.measure_rates = options.measure_rates && !options.context.gpus.is_virtual;
     const std::string environment =
         harness::gather_environment(*world, how_it_measures(line), injection.versions());
     code = together(*world, [&] {
@@ -252,11 +243,17 @@ std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::Plan
 }
 
 int run(RunCommandLine line, int argc, char** argv) {
+  // Before planning: CUDA does not work in a rank that is forked after its parent has used it.
+  std::optional<harness::SupervisedRank> rank;
+  if (machine::under_launcher()) {
+    hear_passed_on_signals();
+    rank.emplace();
+  }
   harness::PlanRequest request = line.request();
   harness::AxisFlags& axes = request.flags;
   // Nodes can have different numbers of cores, but all ranks must plan the same cases.
   const bool ranks_said = axes.contains("ranks");
-  if (line.scaling && !ranks_said && machine::under_launcher())
+  if (line.scaling && !ranks_said && rank)
     reject("scale under mpiexec or srun requires --ranks (example: --ranks 1,2,4)");
   if (line.scaling) line.scaling->choose(line.units, line.profile, axes);
   std::string configuration;
@@ -267,14 +264,10 @@ int run(RunCommandLine line, int argc, char** argv) {
   const std::vector<std::size_t> selected = front.select(cases);
   if (front.list_only()) {
     front.list(cases, selected);
-    return harness::accepted;
+    return rank ? rank->ends(harness::accepted) : harness::accepted;
   }
   check_files(line.options, cases, selected);
-  if (machine::under_launcher()) {
-    hear_passed_on_signals();
-    const harness::SupervisedRank rank;
-    return rank.ends(run_rank(line, cases, selected.size(), configuration));
-  }
+  if (rank) return rank->ends(run_rank(line, cases, selected.size(), configuration));
 
   int ranks = 1;
   for (const std::size_t index : selected) ranks = std::max(ranks, cases[index].ranks);

@@ -35,7 +35,6 @@ std::string default_out_dir() {
 }
 
 constexpr double acceptance_minutes = 25;
-const std::vector<std::string> devices{"host", "cuda"};
 const std::vector<std::string> output_formats{"table", "json", "csv"};
 constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
 
@@ -60,7 +59,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
       },
       "run cases whose names match; -REGEX: do not match");
   options.text("--device", "KIND", line.device, "host or cuda (default: host)");
-  options.choices([] { return devices; });
+  options.choices(harness::device_names);
   options.number(
       "--seed", "N", line.seed, 0, std::numeric_limits<std::int64_t>::max(),
       fmt::format("seed for all random values (default: {})", harness::RunOptions().seed));
@@ -131,8 +130,7 @@ void check(RunCommandLine& line, const Texts& texts) {
   line.profile = harness::parse_profile(texts.profile);
   line.options.timing = harness::parse_timing(texts.timing);
   for (const std::string& fault : texts.faults) line.faults.push_back(harness::parse_fault(fault));
-  if (std::ranges::find(devices, line.device) == devices.end())
-    throw UsageError(machine::unknown("device", line.device, devices));
+  harness::parse_device(line.device);
   if (line.options.timing == harness::Timing::armed && line.device == "host")
     reject("--timing armed requires --device cuda (got host); on the host use --timing window");
   if (line.units == std::vector<std::string>{"all_to_all_v"}) take_sizes_of_file(line.axes);
@@ -195,8 +193,7 @@ std::vector<std::string> lasting(const std::vector<std::string>& words) {
 }  // namespace
 
 harness::PlanRequest RunCommandLine::request() const {
-  using enum machine::Device::Kind;
-  return {profile, axes, device == "cuda" ? cuda : host};
+  return {profile, axes, harness::parse_device(device)};
 }
 
 double RunCommandLine::run_seconds() const {

@@ -30,16 +30,23 @@ class Records final : public harness::Sink, public harness::Progress {
   std::vector<harness::Record> records;
 };
 
+// cuda_devices: the CUDA devices that the ranks use in turn; 0: host memory.
 inline std::vector<harness::Record> run(const std::vector<harness::PlannedCase>& cases, int ranks,
                                         double seconds = 0.02,
-                                        const harness::RunOptions& given = {}) {
+                                        const harness::RunOptions& given = {},
+                                        int cuda_devices = 0) {
   Records records;
   machine::run_ranks(ranks, [&](machine::World& world) {
+    if (cuda_devices > 0) {
+      world.use_device(machine::cuda::make_device(world.rank() % cuda_devices));
+      world.barrier(world.group());
+    }
     harness::RunOptions options = given;
     options.max_seconds_per_case = seconds;
     options.measure_rates = false;
     options.sink = world.rank() == 0 ? &records : nullptr;
     harness::run(world, cases, options, records);
+    world.barrier(world.group());  // peers map the memory of this rank's device
   });
   return records.records;
 }

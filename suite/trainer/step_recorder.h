@@ -2,7 +2,7 @@
 // Breaks down the time of training steps: records every step and describes the typical one.
 //
 //   StepRecorder recorder;
-//   recorder.begin(); …the step… recorder.end(timeline);  // for every step
+//   recorder.begin(device); …the step… recorder.end(timeline);  // for every step
 //   recorder.describe(description, world, group, config);      // once, after the last step
 
 #include <map>
@@ -19,7 +19,10 @@ namespace suite {
 
 class StepRecorder {
  public:
-  void begin() { clock_.start(); }
+  // Times are those of the device's stream if it runs behind its caller.
+  void begin(machine::Device& device) {
+    clock_.start(device.readable_by_host() ? nullptr : &device.stream());
+  }
   void end(const pipeline::Timeline& timeline);
 
   // Describes the step whose time on the slowest rank is nearest to description.seconds. On rank 0

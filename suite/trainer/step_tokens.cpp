@@ -34,6 +34,7 @@ std::size_t StepTokens::bytes(const TrainingConfig& config) {
 }
 
 void StepTokens::draw(std::int64_t step) {
+  if (copied_) copied_->synchronize();
   const int sequence = config_.model.sequence;
   const auto length = static_cast<std::size_t>(sequence);
   const int of_a_rank = config_.batch.global_batch_size / config_.degrees.dp;
@@ -45,6 +46,7 @@ void StepTokens::draw(std::int64_t step) {
                  drawn_.data() + half + i * length);
   if (config_.uneven_tokens) count(step);
   device_->stream().copy(tokens_.data(), drawn_.data(), tokens_.bytes());
+  copied_ = device_->stream().record();
 }
 
 void StepTokens::count(std::int64_t step) {

@@ -11,9 +11,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "layers/models/gpt.h"
+#include "machine/device/device.h"
 #include "machine/device/memory.h"
 #include "machine/device/tensor.h"
 #include "suite/configuration/training_config.h"
@@ -51,6 +53,7 @@ class StepTokens {
   std::uint64_t first_ = 0;  // first sequence of this rank in this step
   machine::Memory tokens_;   // int32: all micro-batches' tokens, then their targets
   std::vector<std::int32_t> drawn_;
+  std::unique_ptr<machine::Event> copied_;  // the device has read drawn_
   machine::Tensor counted_;
 };
 

@@ -189,7 +189,7 @@ void Trainer::draw_data() {
 
 void Trainer::forward_backward() {
   draw_data();
-  timeline_ = executor_->run(work_);
+  executor_->run(work_);
 }
 
 zero::StepResult Trainer::update() {

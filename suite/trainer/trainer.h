@@ -75,7 +75,7 @@ class Trainer {
   const machine::Device* checkpoint_host() const { return checkpoint_host_.get(); }
   layers::Checkpoints::Moved checkpoints_moved() const { return chunks_->checkpoints_moved(); }
   const pipeline::StageSchedules& schedules() const { return schedules_; }
-  const pipeline::Timeline& timeline() const { return timeline_; }
+  const pipeline::Timeline& timeline() const { return executor_->timeline(); }
   std::int64_t steps() const { return steps_; }
 
   struct Group {
@@ -121,8 +121,7 @@ class Trainer {
   // Numbers of passes that add gradients: in a whole step, and so far in this step.
   std::ptrdiff_t gradient_passes_ = 0, passes_begun_ = 0;
   StepTokens tokens_;
-  machine::Tensor losses_;  // one double for each micro-batch, on the last stage
-  pipeline::Timeline timeline_;
+  machine::Tensor losses_;                // one double for each micro-batch, on the last stage
   std::int64_t steps_ = 0, updates_ = 0;  // updates: the steps that were not skipped
 };
 

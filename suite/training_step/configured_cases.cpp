@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -87,8 +88,32 @@ AxisFlags flags_of(TrainingConfig config, const AxisFlags& given, const std::str
 
 }  // namespace
 
+namespace {
+
+// The cases over the transports between CUDA devices that the configuration supports.
+ConfiguredCases cases_between_devices(const Sources& sources, const std::vector<std::string>& units,
+                                      harness::PlanRequest request) {
+  ConfiguredCases all;
+  for (const machine::Transport transport : harness::usual_transports(request.device)) {
+    request.flags["transport"] = name(transport);
+    try {
+      ConfiguredCases some = configured_cases(sources, units, request);
+      if (all.cases.empty()) all.resolved = std::move(some.resolved);
+      std::ranges::move(some.cases, std::back_inserter(all.cases));
+    } catch (const UsageError&) {
+      // Without cases, the caller reports its own reason.
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 ConfiguredCases configured_cases(const Sources& sources, const std::vector<std::string>& units,
                                  harness::PlanRequest request) {
+  if (request.device == machine::Device::Kind::cuda && !request.flags.contains("transport"))
+    if (ConfiguredCases all = cases_between_devices(sources, units, request); !all.cases.empty())
+      return all;
   const std::string file = sources.file();
   const std::vector<std::string> known{"gpt_step", "training_speed"};
   if (units.size() != 1 || std::ranges::find(known, units.front()) == known.end())

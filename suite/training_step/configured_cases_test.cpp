@@ -104,6 +104,28 @@ TEST_F(ConfiguredStep, UsesTheValuesOfTheFiles) {
   EXPECT_EQ(config.model.vocabulary, 256);
 }
 
+TEST_F(ConfiguredStep, OnCudaUsesTransportsBetweenDevicesIfItCan) {
+  const auto transports = [](const Sources& sources, harness::AxisFlags flags) {
+    flags.insert({{"ranks", "2"}, {"model", "tiny"}});
+    std::set<std::string> found;
+    for (const harness::PlannedCase& planned :
+         configured_cases(sources, {"gpt_step"},
+                          {.flags = flags, .device = machine::Device::Kind::cuda})
+             .cases)
+      found.insert(axes(planned).at("transport"));
+    return found;
+  };
+  using Names = std::set<std::string>;
+  const auto with = [&](const std::string& overlap) {
+    return of(R"({"train_batch_size": 4,
+                  "zero_optimization": {"stage": 2, "overlap_comm": )" +
+              overlap + "}}");
+  };
+  EXPECT_EQ(transports(with("false"), {}), (Names{"cuda_ipc", "nccl"}));
+  EXPECT_EQ(transports(with("false"), {{"transport", "mpi"}}), Names{"mpi"});
+  EXPECT_EQ(transports(with("true"), {}), Names{"shared_memory"});
+}
+
 TEST_F(ConfiguredStep, ConfiguresLossScalingForHalf) {
   const auto scale_of = [](const Sources& sources) {
     const TrainingConfig config = ConfiguredStep::config(sources, {{"ranks", "1"}});
@@ -294,12 +316,12 @@ TEST_F(ConfiguredStep, KeysWithoutEffectAreRecordedAsIgnored) {
   for (const char* key :
        {"steps_per_print", "activation_checkpointing.cpu_checkpointing",
         "activation_checkpointing.partition_activations", "aio.intra_op_parallelism",
-        "aio.block_size", "zero_optimization.sub_group_size",
-        "zero_optimization.offload_optimizer.pin_memory", "--log-interval", "--transformer-impl",
-        "--no-masked-softmax-fusion"}) {
+        "aio.block_size", "zero_optimization.sub_group_size", "--log-interval",
+        "--transformer-impl", "--no-masked-softmax-fusion"}) {
     EXPECT_FALSE(record.at("keys").contains(key)) << key;
     EXPECT_TRUE(record.at("ignored").contains(key)) << key;
   }
+  EXPECT_TRUE(record.at("keys").contains("zero_optimization.offload_optimizer.pin_memory"));
   EXPECT_EQ(record.at("ignored").at("aio.block_size").at("value"), "4096");
   expect_words(record.at("ignored").at("aio.block_size").at("why").get<std::string>(), {"nvme"});
   std::string warnings;

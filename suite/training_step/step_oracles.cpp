@@ -33,11 +33,8 @@ bool take_step(Trainer& trainer, const std::function<void()>& begin) {
   return false;
 }
 
-void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::Device& device,
-                  const CategoryPeaks& peaks) {
+void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryPeaks& peaks) {
   if (peaks.empty()) return judge.not_applicable(Oracle::memory, none_taken);
-  if (!device.readable_by_host())
-    return judge.not_applicable(Oracle::memory, "CUDA tensors are staged through host memory");
   judge.shares_reference(Oracle::memory);  // reads ZeRO's buckets and the schedule's actions
   for (const auto& [category, bytes] : expected_peaks(trainer))
     judge.memory(category, peaks.at(category), bytes);

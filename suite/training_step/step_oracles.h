@@ -22,8 +22,7 @@ bool take_step(
 
 // peaks: bytes of this trainer's tensors, over a step that is not its first and was not skipped;
 // empty if there was no such step.
-void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::Device& device,
-                  const CategoryPeaks& peaks);
+void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryPeaks& peaks);
 
 // Takes one more step and judges its volume.
 void judge_volume(harness::Judge& judge, Trainer& trainer);

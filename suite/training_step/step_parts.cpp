@@ -115,7 +115,7 @@ struct StepParts {
 
   void prepare() {}
   void run() {
-    clock_.start();
+    start_clock();
     whole_->step();
     clock_.stop();
   }
@@ -140,7 +140,7 @@ struct StepParts {
     for (const bool recorded : {true, false}) {
       const std::unique_ptr<Trainer> fresh = make(whole_->config());
       for (int step = 0; step < 2; ++step) {
-        if (recorded) clock_.start();
+        if (recorded) start_clock();
         fresh->step();
         clock_.stop();
       }
@@ -168,6 +168,11 @@ struct StepParts {
     const machine::Group alone{"alone", {context_.world.rank()}, 0};
     return std::make_unique<Trainer>(context_.world, config.degrees.dp > 1 ? context_.group : alone,
                                      context_.device, config, corpus_);
+  }
+
+  void start_clock() {
+    machine::Device& device = context_.device;
+    clock_.start(device.readable_by_host() ? nullptr : &device.stream());
   }
 
   void run_rest() {

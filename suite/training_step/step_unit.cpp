@@ -72,7 +72,7 @@ std::unique_ptr<Trainer> StepUnit::make_trainer() const {
 }
 
 void StepUnit::run() {
-  recorder_.begin();
+  recorder_.begin(context_.device);
   trainer_->step();
   recorder_.end(trainer_->timeline());
 }
@@ -87,7 +87,7 @@ harness::Cost StepUnit::cost() const {
 
 void StepUnit::judge_step(harness::Judge& judge) {
   last_timeline_ = trainer_->timeline();
-  judge_memory(judge, *trainer_, context_.device, peaks_);
+  judge_memory(judge, *trainer_, peaks_);
   judge_volume(judge, *trainer_);
   judge_schedule(judge, *trainer_);
   trainer_.reset();

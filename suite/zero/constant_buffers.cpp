@@ -224,7 +224,10 @@ struct ConstantBuffers {
   }
 
   static std::string why_not(const Case& c, const Context& context) {
-    if (!context.device.readable_by_host()) return "CUDA tensors are staged through host memory";
+    if (!context.device.readable_by_host() && !machine::between_devices(c.transport))
+      return fmt::format(
+          "transport {} stages CUDA tensors through host memory, which the peaks lack",
+          machine::name(c.transport));
     return machine::why_not(context.world, context.group, c.transport);
   }
 

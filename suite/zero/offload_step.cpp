@@ -126,7 +126,13 @@ struct OffloadStep {
   }
 
   OffloadStep(const Case& c, Context& context)
-      : case_(c), context_(context), host_(context.world.host_device()), threads_(host_.threads()) {
+      : case_(c),
+        context_(context),
+        pinned_(context.device.readable_by_host()
+                    ? nullptr
+                    : machine::make_host_device_beside(context.device)),
+        host_(pinned_ ? *pinned_ : context.device),
+        threads_(context.world.host_device().threads()) {
     host_.set_threads(std::max(1, threads_ - 1));
     values_ = Tensor(context.device, c.dtype, {c.elements}, Category::parameters);
     gradient_ = Tensor(context.device, c.gradient_dtype, {c.elements}, Category::gradients);
@@ -281,6 +287,7 @@ struct OffloadStep {
 
   Case case_;
   Context& context_;
+  std::unique_ptr<machine::Device> pinned_;  // null: the device is the host
   machine::Device& host_;
   const int threads_;
   Tensor values_, gradient_;

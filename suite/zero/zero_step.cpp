@@ -311,8 +311,9 @@ struct ZeroStep : ZeroStepCases {
     whole_step();
     const zero::ExpectedMemory formula = zero::expected_memory(
         case_.stage, plan_, states_->layout(), adamw, options(adamw), model_.usage());
-    // The bytes in addition to the states: scratch of the collectives' plans.
-    const std::size_t scratch = context_.device.readable_by_host() ? cost_of_calls().scratch() : 0;
+    // The bytes in addition to the states: scratch of the collectives' plans, which staged
+    // collectives hold in host memory.
+    const std::size_t scratch = dp_.link().stages(context_.device) ? 0 : cost_of_calls().scratch();
     for (const auto& [category, expected] : {std::pair(Category::parameters, formula.parameters),
                                              {Category::gradients, formula.gradients},
                                              {Category::optimizer, formula.optimizer},

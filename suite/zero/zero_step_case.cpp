@@ -47,8 +47,7 @@ Sweep<Case> axes() {
   using enum Dtype;
   const std::vector<std::string> devices = zero::offload_device_names();
   return Sweep<Case>()
-      .axis("transport", &Case::transport, Transport::shared_memory,
-            {Transport::shared_memory, Transport::mpi})
+      .axis("transport", &Case::transport, Transport::shared_memory)
       .axis("dtype", &Case::dtype, float32, {float32, bfloat16, float16, float64})
       .axis("zero-stage", &Case::stage, 1, {0, 1, 2, 3})
       .axis("ranks", &Case::ranks, 2)
