@@ -29,8 +29,10 @@ if(SHARDMARK_CUDA STREQUAL "AUTO")
   endif()
 endif()
 if(SHARDMARK_CUDA STREQUAL "VIRTUAL")
-  # The headers of the toolkit. machine/virtual_gpu is the runtime, and g++ compiles the kernels.
+  # The headers of the toolkit. machine/virtual_gpu is the libraries, and g++ compiles the kernels.
   find_package(CUDAToolkit 13 REQUIRED)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  set(NCCL_LIBRARY virtual_gpu)
 elseif(SHARDMARK_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
