@@ -1,5 +1,7 @@
 #include "machine/device/flash_attention.h"
 
+#include <fmt/format.h>
+
 #include "machine/base/error.h"
 #include "machine/testing/on_device.h"
 #ifdef SHARDMARK_VIRTUAL_GPU

@@ -138,7 +138,7 @@ class Step {
                               const Tensor& wire) = 0;
   // Returns the summed gradients of a range that this rank owns.
   virtual Tensor gradients(Range range) const { return context_.states.gradients(range); }
-  virtual Published published(std::size_t bucket) const;
+  virtual Published published(std::size_t index) const;
   virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
   virtual void close_micro_batch() {}
 
@@ -150,7 +150,7 @@ class Step {
   Transfers transfers_;
 
  private:
-  void launch(std::size_t bucket);
+  void launch(std::size_t index);
   void publish(std::size_t bucket);
   void publish_all();
 
