@@ -40,7 +40,8 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
 class Execution {
  public:
   // Allocates the plan's scratch, if it has any, on the device, and keeps it. For rendezvous links
-  // (Link::is_rendezvous) it requires the rounds and also allocates the staging of received parts.
+  // (Link::is_rendezvous) it requires the rounds and also allocates the staging of received parts,
+  // in the category links.
   Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
             const std::vector<Round>* rounds = nullptr);
 

@@ -18,7 +18,7 @@ enum class Category : unsigned char {
   optimizer,    // master weights and moments
   activations,  // kept by forward for backward
   buffers,      // staging, temporaries, communication
-  links,        // what a transport holds besides its caller's tensors; no formula has it
+  links,        // where a link receives; only the units of collectives have a formula for it
 };
 inline constexpr std::size_t num_categories = 6;
 inline constexpr Category all_categories[] = {Category::parameters, Category::gradients,

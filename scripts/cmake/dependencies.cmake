@@ -29,7 +29,7 @@ if(SHARDMARK_CUDA STREQUAL "AUTO")
   endif()
 endif()
 if(SHARDMARK_CUDA STREQUAL "VIRTUAL")
-  # The headers of the toolkit. machine/virtual_gpu is the libraries, and g++ compiles the kernels.
+  # The headers of the toolkit. machine/virtual_gpu replaces its libraries, and g++ compiles the kernels.
   find_package(CUDAToolkit 13 REQUIRED)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   set(NCCL_LIBRARY virtual_gpu)
