@@ -40,19 +40,6 @@ void zero_gradient(const Context& context, Parameter& parameter) {
   context.kernels().fill(parameter.gradient, 0);
 }
 
-std::uint64_t random_key(std::uint64_t seed, const std::string& name) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char letter : name) {
-    hash ^= static_cast<unsigned char>(letter);
-    hash *= 0x100000001b3u;
-  }
-  // The finalizer of SplitMix64, so that neighbouring seeds give unrelated keys.
-  std::uint64_t key = hash + seed * 0x9e3779b97f4a7c15u;
-  key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9u;
-  key = (key ^ (key >> 27)) * 0x94d049bb133111ebu;
-  return key ^ (key >> 31);
-}
-
 Initializer Initializer::gpt2(std::uint64_t seed, int layers) {
   Initializer result;
   result.seed = seed;

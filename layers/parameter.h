@@ -17,6 +17,7 @@
 
 #include "collectives/placement.h"
 #include "layers/context.h"
+#include "machine/device/random.h"
 
 namespace layers {
 
@@ -49,7 +50,6 @@ struct Initializer {
   void fill(const Context& context, const Parameters& parameters) const;
 };
 
-// 64-bit FNV-1a of the name, mixed with the seed.
-std::uint64_t random_key(std::uint64_t seed, const std::string& name);
+using machine::random_key;
 
 }  // namespace layers

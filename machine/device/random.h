@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "machine/device/dtype.h"
 
@@ -31,6 +32,20 @@ SHARDMARK_BOTH constexpr std::array<std::uint32_t, 4> philox(std::uint64_t seed,
 // Uniform in [0, 1), 32 random bits.
 SHARDMARK_BOTH constexpr double uniform(std::uint64_t seed, std::uint64_t index) {
   return philox(seed, index)[0] * 0x1p-32;
+}
+
+// Returns the seed of a tensor's numbers: 64-bit FNV-1a of its name, mixed with the run's seed.
+constexpr std::uint64_t random_key(std::uint64_t seed, std::string_view name) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char letter : name) {
+    hash ^= static_cast<unsigned char>(letter);
+    hash *= 0x100000001b3u;
+  }
+  // The finalizer of SplitMix64, so that neighbouring seeds give unrelated keys.
+  std::uint64_t key = hash + seed * 0x9e3779b97f4a7c15u;
+  key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9u;
+  key = (key ^ (key >> 27)) * 0x94d049bb133111ebu;
+  return key ^ (key >> 31);
 }
 
 // Known answer of Random123 (kat_vectors: philox4x32 10, counter and key zero).

@@ -13,6 +13,7 @@
 #include "machine/device/random.h"
 #include "suite/configuration/keys.h"
 #include "suite/reference/first_step.h"
+#include "suite/training_step/plain_reference.h"
 
 namespace suite {
 
@@ -83,16 +84,53 @@ zero::Rule first_rule(const TrainingConfig& config) {
   return rule;
 }
 
+// Returns a text of everything that changes a number in training on one device.
+std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
+  const bool delayed = config.zero.options.offload_optimizer.is_delayed();
+  config.degrees = {};
+  config.pipeline = {};
+  config.activations = {};
+  config.zero = {};
+  config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
+  config.transport = {};
+  std::string text = fmt::format("{} {} {} {} {}", corpus.size(), corpus.source(), config.weights,
+                                 config.model.vocabulary, config.model.sequence);
+  for (const configuration::Key& key : configuration::keys())
+    if (key.field) text += " " + key.field(config).text();
+  return text;
+}
+
+// Returns the plain run, which is the same in every dtype, and is kept for the next one.
+const History& plain_run(machine::World& world, TrainingConfig config, const Corpus& corpus,
+                         const SkippedSteps& skipped) {
+  static std::map<std::string, History> kept;
+  config.precision = {};
+  const std::string key =
+      fmt::format("{} {}", what_is_trained(config, corpus), fmt::join(skipped, ""));
+  const auto [found, fresh] = kept.try_emplace(key);
+  if (fresh)
+    found->second =
+        plain_history(config, corpus, skipped, [&] { world.board().mine().progress.fetch_add(1); });
+  return found->second;
+}
+
 Reference make_reference(machine::World& world, const TrainingConfig& config, const Corpus& corpus,
                          const SkippedSteps& skipped) {
+  // Probes are compared with a run of the same code, so that an error of this code does not widen
+  // the bounds.
+  const History undisturbed = train(world, config, corpus, Dtype::float64, 0, skipped);
   Reference reference;
-  reference.exact = train(world, config, corpus, Dtype::float64, 0, skipped);
+  reference.exact =
+      why_not_plain(config).empty() ? plain_run(world, config, corpus, skipped) : undisturbed;
+  reference.exact.magnitudes = undisturbed.magnitudes;
+  for (auto& [name, exact] : reference.exact.parameters)
+    exact.layer = undisturbed.parameters.at(name).layer;
   reference.same = train(world, config, corpus, config.precision.dtype, 0, skipped);
   Bounds& bounds = reference.bounds;
   bounds.losses.assign(reference_steps, 0);
   for (int probe = 1; probe <= probes; ++probe) {
     const History disturbed = train(world, config, corpus, Dtype::float64, probe, skipped);
-    for (const auto& [name, exact] : reference.exact.parameters) {
+    for (const auto& [name, exact] : undisturbed.parameters) {
       const ParameterHistory& other = disturbed.parameters.at(name);
       ParameterBounds& bound = bounds.parameters[name];
       bound.after_all =
@@ -101,7 +139,7 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
     for (std::size_t step = 0; step < reference_steps; ++step)
       bounds.losses[step] =
           std::max(bounds.losses[step],
-                   probe_margin * std::abs(disturbed.losses[step] - reference.exact.losses[step]));
+                   probe_margin * std::abs(disturbed.losses[step] - undisturbed.losses[step]));
   }
   // Stored values have one more rounding than the master copy, which is rounded once per step.
   const double u = unit_roundoff(config.precision.dtype);
@@ -182,26 +220,6 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
                                     std::int64_t{config.model.vocabulary}, config.tokens()}));
   return harness::norm_bound(config.precision.dtype, depth, longest);
 }
-
-namespace {
-
-// Returns a text of everything that changes a number in training on one device.
-std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
-  const bool delayed = config.zero.options.offload_optimizer.is_delayed();
-  config.degrees = {};
-  config.pipeline = {};
-  config.activations = {};
-  config.zero = {};
-  config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
-  config.transport = {};
-  std::string text = fmt::format("{} {} {} {} {}", corpus.size(), corpus.source(), config.weights,
-                                 config.model.vocabulary, config.model.sequence);
-  for (const configuration::Key& key : configuration::keys())
-    if (key.field) text += " " + key.field(config).text();
-  return text;
-}
-
-}  // namespace
 
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
                               const Corpus& corpus, const SkippedSteps& skipped) {

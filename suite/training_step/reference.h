@@ -1,6 +1,8 @@
 #pragma once
 // The reference of training: the same model trained at degree 1 on one device, in double and in the
-// judged dtype, and bounds on the effect of rounding on a sharded run.
+// judged dtype, and bounds on the effect of rounding on a sharded run. The run in double is a
+// second implementation (plain_reference.h), unless the model is too large for it; then it is the
+// judged code at degree 1.
 //
 // Rounding gives each raw gradient a relative error, in the 2-norm, of at most
 //

@@ -1,0 +1,472 @@
+#include "suite/reference/plain_training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "machine/device/random.h"
+
+namespace suite::plain {
+
+namespace {
+
+using Rows = std::vector<double>;
+
+std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// c [m, n] += a b, with a(i, j) at a[i * row + j * column] and b [k, n].
+void add_product(Rows& c, const Rows& a, std::int64_t row, std::int64_t column, const Rows& b,
+                 std::int64_t m, std::int64_t k, std::int64_t n) {
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t j = 0; j < k; ++j) {
+      const double factor = a[index(i * row + j * column)];
+      const double* const from = b.data() + j * n;
+      double* const to = c.data() + i * n;
+      for (std::int64_t l = 0; l < n; ++l) to[l] += factor * from[l];
+    }
+}
+
+// x [m, k] wᵀ, w [n, k].
+Rows times_transposed(const Rows& x, const Rows& w, std::int64_t m, std::int64_t k,
+                      std::int64_t n) {
+  Rows transposed(index(k * n)), y(index(m * n));
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::int64_t j = 0; j < k; ++j) transposed[index(j * n + i)] = w[index(i * k + j)];
+  add_product(y, x, k, 1, transposed, m, k, n);
+  return y;
+}
+
+// Box and Muller 1958.
+double normal(std::uint64_t key, std::int64_t i) {
+  const auto words = machine::philox(key, static_cast<std::uint64_t>(i));
+  const double radius = std::sqrt(-2 * std::log((words[0] + 1.0) / 4294967296.0));
+  return radius * std::cos(2 * std::numbers::pi * (words[1] / 4294967296.0));
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+void add(Rows& to, const Rows& from) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+}
+
+}  // namespace
+
+// The inputs and results of one block's forward for one sequence.
+struct Training::Block {
+  Rows x, norm1, qkv, probabilities, weights, context, residual, norm2, inner, active, y;
+};
+
+double Model::flops(std::int64_t tokens) const {
+  const double block = static_cast<double>(hidden) * (qkv() + hidden + (swiglu ? 3.0 : 2.0) * ffn);
+  const double attention = static_cast<double>(hidden) * sequence;
+  return 6.0 * static_cast<double>(tokens) *
+         (layers * (block + attention) + static_cast<double>(hidden) * table_rows);
+}
+
+Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
+    : model_(model), rule_(rule), seed_(seed) {
+  constexpr double weight = 0.02;
+  const double residual = weight / std::sqrt(2.0 * model.layers);
+  const std::int64_t hidden = model.hidden;
+  declare("embedding.token.weight", model.table_rows * hidden, 0, weight, true);
+  if (!model.rotary) declare("embedding.position.weight", model.sequence * hidden, 0, weight, true);
+  for (int i = 0; i < model.layers; ++i) {
+    const std::string block = "blocks." + std::to_string(i);
+    declare_norm(block + ".norm1");
+    declare_linear(block + ".attention.qkv", model.qkv(), hidden, weight);
+    declare_linear(block + ".attention.projection", hidden, hidden, residual);
+    declare_norm(block + ".norm2");
+    declare_linear(block + ".mlp.fc1", (model.swiglu ? 2 : 1) * model.ffn, hidden, weight);
+    declare_linear(block + ".mlp.fc2", hidden, model.ffn, residual);
+  }
+  declare_norm("head.norm");
+  if (!model.tied) declare("head.output.weight", model.table_rows * hidden, 0, weight, true);
+}
+
+Parameter& Training::declare(const std::string& name, std::int64_t size, double mean, double stddev,
+                             bool decays) {
+  Parameter& parameter = parameters_[name];
+  const std::uint64_t key = machine::random_key(seed_, name);
+  parameter.value.resize(index(size));
+  for (std::int64_t i = 0; i < size; ++i)
+    parameter.value[index(i)] = mean + stddev * normal(key, i);
+  parameter.gradient.resize(index(size));
+  parameter.first_moment.resize(index(size));
+  parameter.second_moment.resize(index(size));
+  parameter.decays = decays;
+  return parameter;
+}
+
+void Training::declare_norm(const std::string& name) {
+  declare(name + ".gain", model_.hidden, 1, 0.1, false);
+  if (!model_.rms_norm) declare(name + ".bias", model_.hidden, 0, 0.1, false);
+}
+
+void Training::declare_linear(const std::string& name, std::int64_t out, std::int64_t in,
+                              double stddev) {
+  declare(name + ".weight", out * in, 0, stddev, true);
+  if (model_.biases) declare(name + ".bias", out, 0, 0.1, false);
+}
+
+// first: the index of the first element among all elements of the training.
+void Training::drop(const std::string& name, double probability, std::int64_t first,
+                    Rows& rows) const {
+  if (probability == 0) return;
+  const std::uint64_t key = machine::random_key(seed_, name);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool dropped = machine::uniform(key, static_cast<std::uint64_t>(first) + i) < probability;
+    rows[i] = dropped ? 0 : rows[i] / (1 - probability);
+  }
+}
+
+Rows Training::norm(const std::string& name, const Rows& x) const {
+  const auto hidden = index(model_.hidden);
+  const Rows& gain = parameters_.at(name + ".gain").value;
+  Rows y(x.size());
+  for (std::size_t row = 0; row < x.size(); row += hidden) {
+    double mean = 0, squares = 0;
+    for (std::size_t i = 0; i < hidden; ++i) mean += x[row + i] / model_.hidden;
+    if (model_.rms_norm) mean = 0;
+    for (std::size_t i = 0; i < hidden; ++i)
+      squares += (x[row + i] - mean) * (x[row + i] - mean) / model_.hidden;
+    for (std::size_t i = 0; i < hidden; ++i)
+      y[row + i] = (x[row + i] - mean) / std::sqrt(squares + model_.epsilon) * gain[i];
+  }
+  if (model_.rms_norm) return y;
+  const Rows& bias = parameters_.at(name + ".bias").value;
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias[i % hidden];
+  return y;
+}
+
+// With z = (x - mean) / s and u = gain d_y: d_x = (u - mean(u) - z mean(u z)) / s. RMSNorm has no
+// mean.
+Rows Training::norm_backward(const std::string& name, const Rows& x, const Rows& d_y) {
+  const auto hidden = index(model_.hidden);
+  const auto columns = static_cast<double>(model_.hidden);
+  Parameter& gain = parameters_.at(name + ".gain");
+  Rows d_x(x.size()), z(hidden), u(hidden);
+  for (std::size_t row = 0; row < x.size(); row += hidden) {
+    double mean = 0, squares = 0, mean_u = 0, mean_uz = 0;
+    for (std::size_t i = 0; i < hidden; ++i) mean += x[row + i] / columns;
+    if (model_.rms_norm) mean = 0;
+    for (std::size_t i = 0; i < hidden; ++i)
+      squares += (x[row + i] - mean) * (x[row + i] - mean) / columns;
+    const double s = std::sqrt(squares + model_.epsilon);
+    for (std::size_t i = 0; i < hidden; ++i) {
+      z[i] = (x[row + i] - mean) / s;
+      u[i] = gain.value[i] * d_y[row + i];
+      gain.gradient[i] += z[i] * d_y[row + i];
+      mean_u += u[i] / columns;
+      mean_uz += u[i] * z[i] / columns;
+    }
+    if (model_.rms_norm) mean_u = 0;
+    for (std::size_t i = 0; i < hidden; ++i) d_x[row + i] = (u[i] - mean_u - z[i] * mean_uz) / s;
+  }
+  if (model_.rms_norm) return d_x;
+  Rows& bias = parameters_.at(name + ".bias").gradient;
+  for (std::size_t i = 0; i < d_y.size(); ++i) bias[i % hidden] += d_y[i];
+  return d_x;
+}
+
+Rows Training::linear(const std::string& name, const Rows& x, int in, int out) const {
+  Rows y = times_transposed(x, parameters_.at(name + ".weight").value, model_.sequence, in, out);
+  if (!model_.biases) return y;
+  const Rows& bias = parameters_.at(name + ".bias").value;
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias[i % index(out)];
+  return y;
+}
+
+Rows Training::linear_backward(const std::string& name, const Rows& x, const Rows& d_y, int in,
+                               int out) {
+  Parameter& weight = parameters_.at(name + ".weight");
+  Rows d_x(x.size());
+  add_product(d_x, d_y, out, 1, weight.value, model_.sequence, out, in);
+  add_product(weight.gradient, d_y, 1, out, x, out, model_.sequence, in);
+  if (!model_.biases) return d_x;
+  Rows& bias = parameters_.at(name + ".bias").gradient;
+  for (std::size_t i = 0; i < d_y.size(); ++i) bias[i % index(out)] += d_y[i];
+  return d_x;
+}
+
+// Rotates the pair of columns i and i + head/2 of queries and keys by direction * position *
+// base^(-2i/head). Columns: for each group its queries, a key and a value.
+void Training::rotate(Rows& qkv, double direction) const {
+  if (!model_.rotary) return;
+  const int head = model_.head(), of_group = model_.heads / model_.groups + 2;
+  for (int position = 0; position < model_.sequence; ++position)
+    for (int at = 0; at < model_.groups * of_group; ++at) {
+      if (at % of_group == of_group - 1) continue;  // a value
+      double* const x = qkv.data() + std::int64_t{position} * model_.qkv() + at * head;
+      for (int i = 0; i < head / 2; ++i) {
+        const double angle = direction * position * std::pow(model_.rotary_base, -2.0 * i / head);
+        const double first = x[i], second = x[i + head / 2];
+        x[i] = first * std::cos(angle) - second * std::sin(angle);
+        x[i + head / 2] = first * std::sin(angle) + second * std::cos(angle);
+      }
+    }
+}
+
+void Training::attend(const std::string& name, std::int64_t sequence_index, Block& block) const {
+  const int head = model_.head(), shared = model_.heads / model_.groups, length = model_.sequence;
+  const std::int64_t width = model_.qkv();
+  const double scale = 1 / std::sqrt(static_cast<double>(head));
+  block.probabilities.assign(index(std::int64_t{model_.heads} * length * length), 0);
+  block.context.assign(index(std::int64_t{length} * model_.hidden), 0);
+  const auto row_of = [&](int h, int query) {
+    return index((std::int64_t{h} * length + query) * length);
+  };
+  for (int h = 0; h < model_.heads; ++h) {
+    const std::int64_t group = h / shared * (shared + 2);
+    const double* const q = block.qkv.data() + (group + h % shared) * head;
+    const double* const k = block.qkv.data() + (group + shared) * head;
+    for (int i = 0; i < length; ++i) {
+      double* const p = block.probabilities.data() + row_of(h, i);
+      double largest = -INFINITY, sum = 0;
+      for (int j = 0; j <= i; ++j) {
+        for (int d = 0; d < head; ++d) p[j] += scale * q[i * width + d] * k[j * width + d];
+        largest = std::max(largest, p[j]);
+      }
+      for (int j = 0; j <= i; ++j) sum += p[j] = std::exp(p[j] - largest);
+      for (int j = 0; j <= i; ++j) p[j] /= sum;
+    }
+  }
+  block.weights = block.probabilities;
+  drop(name + ".probabilities.dropout", model_.attention_dropout,
+       sequence_index * model_.heads * length * length, block.weights);
+  for (int h = 0; h < model_.heads; ++h) {
+    const double* const v =
+        block.qkv.data() + (h / shared * (shared + 2) + shared + 1) * std::int64_t{head};
+    for (int i = 0; i < length; ++i)
+      for (int j = 0; j <= i; ++j)
+        for (int d = 0; d < head; ++d)
+          block.context[index(std::int64_t{i} * model_.hidden + h * head + d)] +=
+              block.weights[row_of(h, i) + index(j)] * v[j * width + d];
+  }
+}
+
+Rows Training::attend_backward(const std::string& name, std::int64_t sequence_index,
+                               const Block& block, const Rows& d_context) const {
+  const int head = model_.head(), shared = model_.heads / model_.groups, length = model_.sequence;
+  const std::int64_t width = model_.qkv();
+  const double scale = 1 / std::sqrt(static_cast<double>(head));
+  Rows d_qkv(block.qkv.size()), d_p(block.probabilities.size());
+  for (int h = 0; h < model_.heads; ++h) {
+    const std::int64_t value = (h / shared * (shared + 2) + shared + 1) * std::int64_t{head};
+    for (int i = 0; i < length; ++i)
+      for (int j = 0; j <= i; ++j) {
+        const std::size_t at = index((std::int64_t{h} * length + i) * length + j);
+        for (int d = 0; d < head; ++d) {
+          const double gradient = d_context[index(std::int64_t{i} * model_.hidden + h * head + d)];
+          d_p[at] += gradient * block.qkv[index(j * width + value + d)];
+          d_qkv[index(j * width + value + d)] += block.weights[at] * gradient;
+        }
+      }
+  }
+  drop(name + ".probabilities.dropout", model_.attention_dropout,
+       sequence_index * model_.heads * length * length, d_p);
+  for (int h = 0; h < model_.heads; ++h) {
+    const std::int64_t group = h / shared * (shared + 2);
+    const std::int64_t query = (group + h % shared) * head, key = (group + shared) * head;
+    for (int i = 0; i < length; ++i) {
+      const std::size_t row = index((std::int64_t{h} * length + i) * length);
+      double sum = 0;
+      for (int j = 0; j <= i; ++j) sum += d_p[row + index(j)] * block.probabilities[row + index(j)];
+      for (int j = 0; j <= i; ++j) {
+        const double d_score =
+            scale * block.probabilities[row + index(j)] * (d_p[row + index(j)] - sum);
+        for (int d = 0; d < head; ++d) {
+          d_qkv[index(i * width + query + d)] += d_score * block.qkv[index(j * width + key + d)];
+          d_qkv[index(j * width + key + d)] += d_score * block.qkv[index(i * width + query + d)];
+        }
+      }
+    }
+  }
+  return d_qkv;
+}
+
+// GELU in its tanh form, or SwiGLU of (gate, up).
+Rows Training::activate(const Rows& inner) const {
+  const auto ffn = index(model_.ffn);
+  Rows active(index(model_.sequence) * ffn);
+  for (std::size_t i = 0; i < active.size(); ++i) {
+    if (model_.swiglu) {
+      const double gate = inner[i / ffn * 2 * ffn + i % ffn];
+      active[i] = gate * sigmoid(gate) * inner[i / ffn * 2 * ffn + ffn + i % ffn];
+    } else {
+      const double x = inner[i];
+      const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+      active[i] = 0.5 * x * (1 + std::tanh(u));
+    }
+  }
+  return active;
+}
+
+Rows Training::activate_backward(const Rows& inner, const Rows& d_active) const {
+  const auto ffn = index(model_.ffn);
+  Rows d_inner(inner.size());
+  for (std::size_t i = 0; i < d_active.size(); ++i) {
+    if (model_.swiglu) {
+      const std::size_t at = i / ffn * 2 * ffn + i % ffn;
+      const double gate = inner[at], s = sigmoid(gate);
+      d_inner[at] = d_active[i] * inner[at + ffn] * s * (1 + gate * (1 - s));
+      d_inner[at + ffn] = d_active[i] * gate * s;
+    } else {
+      const double x = inner[i], c = std::sqrt(2 / std::numbers::pi);
+      const double t = std::tanh(c * (x + 0.044715 * x * x * x));
+      d_inner[i] =
+          d_active[i] * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x));
+    }
+  }
+  return d_inner;
+}
+
+Training::Block Training::forward(const std::string& name, std::int64_t sequence_index,
+                                  const Rows& x) const {
+  const int hidden = model_.hidden, inner = (model_.swiglu ? 2 : 1) * model_.ffn;
+  const std::int64_t first = sequence_index * model_.sequence * hidden;
+  Block block;
+  block.x = x;
+  block.norm1 = norm(name + ".norm1", x);
+  block.qkv = linear(name + ".attention.qkv", block.norm1, hidden, model_.qkv());
+  rotate(block.qkv, 1);
+  attend(name + ".attention", sequence_index, block);
+  block.residual = linear(name + ".attention.projection", block.context, hidden, hidden);
+  drop(name + ".attention.dropout", model_.hidden_dropout, first, block.residual);
+  add(block.residual, x);
+  block.norm2 = norm(name + ".norm2", block.residual);
+  block.inner = linear(name + ".mlp.fc1", block.norm2, hidden, inner);
+  block.active = activate(block.inner);
+  block.y = linear(name + ".mlp.fc2", block.active, model_.ffn, hidden);
+  drop(name + ".mlp.dropout", model_.hidden_dropout, first, block.y);
+  add(block.y, block.residual);
+  return block;
+}
+
+Rows Training::backward(const std::string& name, std::int64_t sequence_index, const Block& block,
+                        const Rows& d_y) {
+  const int hidden = model_.hidden, inner = (model_.swiglu ? 2 : 1) * model_.ffn;
+  const std::int64_t first = sequence_index * model_.sequence * hidden;
+  Rows dropped = d_y;
+  drop(name + ".mlp.dropout", model_.hidden_dropout, first, dropped);
+  const Rows d_active =
+      linear_backward(name + ".mlp.fc2", block.active, dropped, model_.ffn, hidden);
+  const Rows d_norm2 = linear_backward(name + ".mlp.fc1", block.norm2,
+                                       activate_backward(block.inner, d_active), hidden, inner);
+  Rows d_residual = norm_backward(name + ".norm2", block.residual, d_norm2);
+  add(d_residual, d_y);
+
+  dropped = d_residual;
+  drop(name + ".attention.dropout", model_.hidden_dropout, first, dropped);
+  const Rows d_context =
+      linear_backward(name + ".attention.projection", block.context, dropped, hidden, hidden);
+  Rows d_qkv = attend_backward(name + ".attention", sequence_index, block, d_context);
+  rotate(d_qkv, -1);
+  const Rows d_norm1 =
+      linear_backward(name + ".attention.qkv", block.norm1, d_qkv, hidden, model_.qkv());
+  Rows d_x = norm_backward(name + ".norm1", block.x, d_norm1);
+  add(d_x, d_residual);
+  return d_x;
+}
+
+double Training::train(std::int64_t sequence_index, const std::int32_t* tokens,
+                       const std::int32_t* targets) {
+  const std::int64_t length = model_.sequence, hidden = model_.hidden, rows = model_.table_rows;
+  Parameter& table = parameters_.at("embedding.token.weight");
+  Parameter& output = model_.tied ? table : parameters_.at("head.output.weight");
+  Rows x(index(length * hidden));
+  for (std::int64_t i = 0; i < length * hidden; ++i) {
+    x[index(i)] = table.value[index(tokens[i / hidden] * hidden + i % hidden)];
+    if (!model_.rotary) x[index(i)] += parameters_.at("embedding.position.weight").value[index(i)];
+  }
+  const std::int64_t first = sequence_index * length * hidden;
+  drop("embedding.dropout", model_.hidden_dropout, first, x);
+
+  std::vector<Block> blocks;
+  for (int i = 0; i < model_.layers; ++i)
+    blocks.push_back(
+        forward("blocks." + std::to_string(i), sequence_index, i == 0 ? x : blocks.back().y));
+  const Rows& last = blocks.back().y;
+  const Rows normed = norm("head.norm", last);
+  Rows logits = times_transposed(normed, output.value, length, hidden, rows);
+
+  double loss = 0;
+  for (std::int64_t i = 0; i < length; ++i) {
+    double* const logit = logits.data() + i * rows;
+    const double largest = *std::max_element(logit, logit + model_.vocabulary);
+    double sum = 0;
+    for (std::int64_t j = 0; j < model_.vocabulary; ++j) sum += std::exp(logit[j] - largest);
+    const bool counts = targets[i] >= 0;
+    if (counts) loss += std::log(sum) + largest - logit[targets[i]];
+    for (std::int64_t j = 0; j < rows; ++j)  // from here on the gradient of the logit
+      logit[j] = counts && j < model_.vocabulary
+                     ? std::exp(logit[j] - largest) / sum - (j == targets[i])
+                     : 0;
+  }
+
+  Rows d_normed(normed.size());
+  add_product(d_normed, logits, rows, 1, output.value, length, rows, hidden);
+  add_product(output.gradient, logits, 1, rows, normed, rows, length, hidden);
+  Rows d_x = norm_backward("head.norm", last, d_normed);
+  for (int i = model_.layers - 1; i >= 0; --i)
+    d_x = backward("blocks." + std::to_string(i), sequence_index, blocks[index(i)], d_x);
+  drop("embedding.dropout", model_.hidden_dropout, first, d_x);
+  for (std::int64_t i = 0; i < length * hidden; ++i) {
+    table.gradient[index(tokens[i / hidden] * hidden + i % hidden)] += d_x[index(i)];
+    if (!model_.rotary)
+      parameters_.at("embedding.position.weight").gradient[index(i)] += d_x[index(i)];
+  }
+  return loss;
+}
+
+Step Training::step(const Batch& batch, double learning_rate, bool skip) {
+  for (auto& [name, parameter] : parameters_) std::ranges::fill(parameter.gradient, 0);
+  const auto length = index(model_.sequence);
+  Step step;
+  double counted = 0;
+  for (std::size_t at = 0; at < batch.tokens.size(); at += length) {
+    step.loss += train((batch.first_token + static_cast<std::int64_t>(at)) / model_.sequence,
+                       batch.tokens.data() + at, batch.targets.data() + at);
+    for (std::size_t i = 0; i < length; ++i) counted += batch.targets[at + i] >= 0;
+  }
+  step.loss /= counted;
+  double squares = 0;
+  for (const auto& [name, parameter] : parameters_)
+    for (const double value : parameter.gradient) squares += value * value;
+  step.gradient_norm = std::sqrt(squares) / counted;
+  const bool clips = rule_.largest_norm > 0 && step.gradient_norm > rule_.largest_norm;
+  step.factor = (clips ? rule_.largest_norm / step.gradient_norm : 1) / counted;
+  if (!skip) update(step.factor, learning_rate);
+  return step;
+}
+
+void Training::update(double factor, double learning_rate) {
+  ++updates_;
+  const auto step = static_cast<double>(updates_);
+  using enum Rule::Kind;
+  for (auto& [name, parameter] : parameters_) {
+    const double decay = parameter.decays ? rule_.decay : 0;
+    for (std::size_t i = 0; i < parameter.value.size(); ++i) {
+      double& value = parameter.value[i];
+      double& first = parameter.first_moment[i];
+      double& second = parameter.second_moment[i];
+      double g = factor * parameter.gradient[i];
+      if (rule_.kind != adamw) g += decay * value;
+      double change = g;
+      if (rule_.kind == sgd) {
+        change = first = rule_.momentum * first + g;
+      } else if (rule_.kind == rmsprop) {
+        second = rule_.smoothing * second + (1 - rule_.smoothing) * g * g;
+        change = g / (std::sqrt(second) + rule_.epsilon);
+      } else {
+        first = rule_.beta1 * first + (1 - rule_.beta1) * g;
+        second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
+        change = first / (1 - std::pow(rule_.beta1, step)) /
+                 (std::sqrt(second / (1 - std::pow(rule_.beta2, step))) + rule_.epsilon);
+        if (rule_.kind == adamw) change += decay * value;
+      }
+      value -= learning_rate * change;
+    }
+  }
+}
+
+}  // namespace suite::plain

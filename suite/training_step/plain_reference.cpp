@@ -1,0 +1,116 @@
+#include "suite/training_step/plain_reference.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "suite/reference/plain_training.h"
+#include "suite/trainer/step_tokens.h"
+
+namespace suite {
+
+namespace {
+
+// About ten seconds of plain loops.
+constexpr double most_flops = 2e10;
+
+plain::Model plain_model(const TrainingConfig& config) {
+  const TrainingConfig::Model& model = config.model;
+  plain::Model plain;
+  plain.layers = model.layers;
+  plain.hidden = model.hidden;
+  plain.heads = model.heads;
+  plain.groups = model.group_query_attention ? model.num_query_groups : model.heads;
+  plain.table_rows = model.vocabulary;
+  plain.vocabulary = model.tokens > 0 ? model.tokens : model.vocabulary;
+  plain.sequence = model.sequence;
+  plain.ffn = model.ffn();
+  plain.rms_norm = model.normalization == layers::Normalization::rms_norm;
+  plain.swiglu = model.swiglu;
+  plain.rotary = model.position_embedding_type == layers::PositionEmbedding::rope;
+  plain.biases = !model.disable_bias_linear;
+  plain.tied = !model.untie_embeddings_and_output_weights;
+  plain.epsilon = model.layer_norm_epsilon;
+  plain.rotary_base = model.rotary_base;
+  plain.hidden_dropout = model.hidden_dropout;
+  plain.attention_dropout = model.attention_dropout;
+  return plain;
+}
+
+// Read from the configuration's own keys, not from the rule that the judged optimizer is given.
+plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
+  using enum plain::Rule::Kind;
+  plain::Rule rule;
+  rule.kind = optimizer.type == "rmsprop" ? rmsprop
+              : optimizer.type == "sgd"   ? sgd
+              : optimizer.decoupled_decay ? adamw
+                                          : adam;
+  rule.beta1 = optimizer.betas[0];
+  rule.beta2 = optimizer.betas[1];
+  rule.epsilon = optimizer.epsilon;
+  rule.decay = optimizer.weight_decay;
+  rule.momentum = optimizer.momentum;
+  rule.smoothing = optimizer.smoothing;
+  rule.largest_norm = optimizer.clipping;
+  return rule;
+}
+
+plain::Batch batch_of(const TrainingConfig& config, const Corpus& corpus, int step) {
+  const int sequences = config.batch.global_batch_size, length = config.model.sequence;
+  const auto size = static_cast<std::size_t>(sequences) * static_cast<std::size_t>(length);
+  plain::Batch batch{std::vector<std::int32_t>(size), std::vector<std::int32_t>(size),
+                     std::int64_t{step} * sequences * length};
+  for (int i = 0; i < sequences; ++i) {
+    const auto at = static_cast<std::size_t>(i) * static_cast<std::size_t>(length);
+    corpus.draw(config.seed,
+                static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(sequences) +
+                    static_cast<std::uint64_t>(i),
+                length, batch.tokens.data() + at, batch.targets.data() + at);
+    const int counted =
+        config.uneven_tokens ? counted_tokens(config.seed, step, i, sequences, length) : length;
+    std::fill(batch.targets.begin() + static_cast<std::ptrdiff_t>(at) + counted,
+              batch.targets.begin() + static_cast<std::ptrdiff_t>(at) + length, -1);
+  }
+  return batch;
+}
+
+}  // namespace
+
+std::string why_not_plain(const TrainingConfig& config) {
+  if (!config.weights.empty()) return "initial values come from a file";
+  if (config.zero.options.offload_optimizer.is_delayed()) return "updates are delayed";
+  if (plain_model(config).flops(reference_steps * config.tokens()) > most_flops)
+    return "the model is too large for plain loops";
+  return {};
+}
+
+History plain_history(const TrainingConfig& config, const Corpus& corpus,
+                      const SkippedSteps& skipped, const std::function<void()>& alive) {
+  plain::Training training(plain_model(config), plain_rule(config.optimizer), config.seed);
+  const LearningRate rate = config.learning_rate();
+  History history;
+  const int first = first_taken(skipped);
+  std::int64_t updates = 0;
+  for (int step = 0; step < reference_steps; ++step) {
+    const bool skips = skipped[static_cast<std::size_t>(step)];
+    const plain::Step result =
+        training.step(batch_of(config, corpus, step), rate.after(updates), skips);
+    updates += !skips;
+    alive();
+    history.losses.push_back(result.loss);
+    if (step == first) {
+      history.gradient_norm = result.gradient_norm;
+      history.gradient_factor = result.factor;
+    }
+    for (const auto& [name, parameter] : training.parameters()) {
+      ParameterHistory& mine = history.parameters[name];
+      if (step == first) {
+        mine.first_gradient = parameter.gradient;
+        mine.after_one = parameter.value;
+      }
+      if (step + 1 == reference_steps) mine.after_all = parameter.value;
+    }
+  }
+  return history;
+}
+
+}  // namespace suite

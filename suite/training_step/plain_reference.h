@@ -1,0 +1,20 @@
+#pragma once
+// The double run of the reference (reference.h) by the plain implementation
+// (suite/reference/plain_training.h), which shares no code with layers, zero and the trainer. The
+// data, the learning rate of an update and the skipped steps are its inputs.
+
+#include <functional>
+#include <string>
+
+#include "suite/training_step/reference.h"
+
+namespace suite {
+
+// Returns why the run is not made by plain loops, or empty.
+std::string why_not_plain(const TrainingConfig& config);
+
+// Trains reference_steps steps. Parameters have layer 0. Calls `alive` after every step.
+History plain_history(const TrainingConfig& config, const Corpus& corpus,
+                      const SkippedSteps& skipped, const std::function<void()>& alive);
+
+}  // namespace suite
