@@ -111,13 +111,17 @@ struct GptStep : StepUnit {
     add({quick}, "offload_param", on_host, tp_and_dp);
 
     // Covers several micro-batches of several sequences; three replicas; dropout, also recomputed
-    // with sequence parallelism; and an odd number of micro-batches.
+    // with sequence parallelism; weight decay with a warm-up of the learning rate; and an odd
+    // number of micro-batches.
     const auto tiny = vary("model", {"tiny"});
     const auto dropout = vary("model-args", {"--hidden-dropout 0.1 --attention-dropout 0.1"});
     const Variations pairs{tiny, vary("micro-batch-size", {"2"}),
                            vary("global-batch-size", {"12"})};
     const std::vector edges{quick, smoke};
-    add(edges, "edges", pairs + Variations{dropout, vary("uneven-tokens", {"on"})},
+    const auto scheduled = vary("model-args", {"--hidden-dropout 0.1 --attention-dropout 0.1 "
+                                               "--weight-decay 0.1 --lr-warmup-iters 3 "
+                                               "--train-iters 20"});
+    add(edges, "edges", pairs + Variations{scheduled, vary("uneven-tokens", {"on"})},
         grids({3}, {1}, {1}, {3}));
     add(edges, "edges", pairs + Variations{vary("dtype", {"half"}), vary("zero-stage", {"2"})},
         grids({3}, {1}, {1}, {3}));

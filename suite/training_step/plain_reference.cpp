@@ -11,7 +11,7 @@ namespace suite {
 namespace {
 
 // About ten seconds of plain loops.
-constexpr double most_flops = 2e10;
+constexpr double most_flops = 3e10;
 
 plain::Model plain_model(const TrainingConfig& config) {
   const TrainingConfig::Model& model = config.model;
