@@ -70,7 +70,7 @@ Held of_config(const TrainingConfig& config) {
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
   const zero::ExpectedMemory states =
       zero::expected_memory(config.zero.stage, plan, layout, config.optimizer.rule(),
-                            config.step_options(), model_usage(config, parts));
+                            config.step_options(), model_passes(config, parts, schedules.of(0)));
   const PassagePeaks passage = passage_peaks(config, schedules, 0);
   Held held;
   held.gpu.parameters = static_cast<double>(states.parameters);

@@ -31,6 +31,10 @@ pipeline::Boundary boundary(const TrainingConfig& config) {
           config.precision.dtype};
 }
 
+zero::Passes passes_of(const Trainer& trainer) {
+  return model_passes(trainer.config(), trainer.parts(), trainer.schedules().of(stage_of(trainer)));
+}
+
 // Returns the collectives over tp in a step. Each action has those of its chunk.
 std::vector<collectives::CollectiveCalls> calls_over_tp(const Trainer& trainer) {
   using pipeline::Kind;
@@ -66,7 +70,7 @@ collectives::CallsCost cost_of_calls(const Trainer& trainer) {
              grid.coordinate(Axis::tp));
   for (const collectives::CollectiveCalls& calls :
        zero::expected_calls(config.zero.stage, trainer.plan(), trainer.states().layout(),
-                            config.step_options(), model_usage(config, trainer.parts())))
+                            config.step_options(), passes_of(trainer)))
     cost.add(calls, zero::algorithm_of(calls, config.step_options(), config.transport),
              trainer.communicator(calls.group)->rank());
   const collectives::CollectiveCalls tokens{"dp", machine::Operation::all_reduce,
@@ -140,15 +144,14 @@ PassagePeaks passage_peaks(const Trainer& trainer) {
 zero::ExpectedMemory expected_states(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
   return zero::expected_memory(config.zero.stage, trainer.plan(), trainer.states().layout(),
-                               config.optimizer.rule(), config.step_options(),
-                               model_usage(config, trainer.parts()));
+                               config.optimizer.rule(), config.step_options(), passes_of(trainer));
 }
 
 zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  return zero::expected_offload_traffic(
-      config.zero.stage, trainer.plan(), trainer.states().layout(), config.optimizer.rule(),
-      config.step_options(), model_usage(config, trainer.parts()));
+  return zero::expected_offload_traffic(config.zero.stage, trainer.plan(),
+                                        trainer.states().layout(), config.optimizer.rule(),
+                                        config.step_options(), passes_of(trainer));
 }
 
 std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {

@@ -87,11 +87,11 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
                          int stage, machine::Device& device, collectives::Communicator& tp,
                          machine::Device* checkpoint_host)
     : chunks_(static_cast<std::size_t>(placement.chunks())) {
-  std::vector<int> order(chunks_.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::sort(order, {}, [&](int chunk) { return placement.part(stage, chunk); });
+  order_.resize(chunks_.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  std::ranges::sort(order_, {}, [&](int chunk) { return placement.part(stage, chunk); });
   collectives::Parameter* table = nullptr;  // table of an embedding on this stage
-  for (const int chunk : order) {
+  for (const int chunk : order_) {
     auto& made = chunks_[static_cast<std::size_t>(chunk)];
     made = std::make_unique<GptStage>(config.model, device, tp, config.precision.dtype,
                                       chunk_index(config, placement, stage, chunk),
@@ -106,13 +106,6 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
     bool& tied = parameter->placement.tied_over_pp;
     tied = placement.copies() > 1 || (tied && !both_ends);
   }
-}
-
-std::vector<layers::Parameters> ModelChunks::parts() {
-  std::vector<layers::Parameters> all;
-  for (GptStage* chunk : in_order_)
-    for (layers::Parameters& part : chunk->parts()) all.push_back(std::move(part));
-  return all;
 }
 
 bool ModelChunks::has_loss() const {

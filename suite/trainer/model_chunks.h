@@ -47,9 +47,10 @@ class ModelChunks {
               machine::Device* checkpoint_host = nullptr);
 
   layers::GptStage& operator[](int chunk) { return *chunks_[static_cast<std::size_t>(chunk)]; }
+  int size() const { return static_cast<int>(chunks_.size()); }
+  const std::vector<int>& in_order() const { return order_; }  // chunks in the order of the model
   // Returns all chunks' parameters in the order of the model, each once.
   const layers::Parameters& parameters() const { return parameters_; }
-  std::vector<layers::Parameters> parts();  // GptStage::parts
   bool has_loss() const;
 
   void initialize(const layers::Initializer& initializer);
@@ -60,7 +61,8 @@ class ModelChunks {
 
  private:
   std::vector<std::unique_ptr<layers::GptStage>> chunks_;
-  std::vector<layers::GptStage*> in_order_;  // chunks in the order of the model
+  std::vector<int> order_;
+  std::vector<layers::GptStage*> in_order_;
   layers::Parameters parameters_;
 };
 

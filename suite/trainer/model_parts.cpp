@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <unordered_map>
 
 #include "suite/trainer/model_chunks.h"
@@ -13,11 +14,32 @@ ModelParts model_parts(ModelChunks& model) {
   for (const collectives::Parameter* parameter : model.parameters())
     row_of.emplace(parameter, static_cast<int>(row_of.size()));
   ModelParts parts;
-  for (const layers::Parameters& part : model.parts()) {
-    std::vector<int>& rows = parts.emplace_back();
-    for (const collectives::Parameter* parameter : part) rows.push_back(row_of.at(parameter));
-  }
+  const auto add = [&](layers::GptStage& chunk) {
+    ModelParts::Chunk place{.begin = parts.rows.size(),
+                            .has_embedding = chunk.stage().first(),
+                            .has_head = chunk.stage().last()};
+    for (const layers::Parameters& part : chunk.parts()) {
+      std::vector<int>& rows = parts.rows.emplace_back();
+      for (const collectives::Parameter* parameter : part) rows.push_back(row_of.at(parameter));
+    }
+    place.end = parts.rows.size();
+    return place;
+  };
+  parts.chunks.resize(static_cast<std::size_t>(model.size()));
+  for (const int chunk : model.in_order())
+    parts.chunks[static_cast<std::size_t>(chunk)] = add(model[chunk]);
   return parts;
+}
+
+bool micro_batch_is_pass(const TrainingConfig& config) {
+  const pipeline::Schedule& schedule = pipeline::find_schedule(config.pipeline.schedule);
+  const pipeline::Size size = pipeline_size(config);
+  return size.stages == 1 && size.chunks == 1 && schedule.whole() && schedule.peak(0, size) <= 1;
+}
+
+int pass_number(const pipeline::Action& action) {
+  constexpr int kinds = 4;
+  return action.chunk * kinds + static_cast<int>(action.kind);
 }
 
 zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelParts& parts) {
@@ -27,36 +49,103 @@ zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelPart
   options.persistence_threshold =
       config.zero.stage == 3 ? config.zero.param_persistence_threshold : 0;
   int rows = 0;
-  for (const std::vector<int>& part : parts)
+  for (const std::vector<int>& part : parts.rows)
     for (const int row : part) rows = std::max(rows, row + 1);
   options.parts.resize(static_cast<std::size_t>(rows));
-  for (std::size_t part = parts.size(); part-- > 0;)  // a shared row belongs to its first user
-    for (const int row : parts[part])
+  options.chunks.resize(static_cast<std::size_t>(rows));
+  for (std::size_t part = parts.rows.size(); part-- > 0;)  // a shared row belongs to its first user
+    for (const int row : parts.rows[part]) {
+      const auto has = [&](const ModelParts::Chunk& chunk) {
+        return chunk.begin <= part && part < chunk.end;
+      };
+      const auto chunk = std::ranges::find_if(parts.chunks, has) - parts.chunks.begin();
       options.parts[static_cast<std::size_t>(row)] = static_cast<int>(part);
+      options.chunks[static_cast<std::size_t>(row)] = static_cast<int>(chunk);
+    }
   return options;
 }
 
-zero::Usage model_usage(const TrainingConfig& config, const ModelParts& parts) {
-  if (config.zero.stage < 2) return {};
-  const std::vector<int>&embedding = parts.front(), &head = parts.back();
-  zero::Usage usage{.micro_batches = config.micro_batches(), .uses = parts};
-  // Backward: the embedding is not here, because its backward reads no values.
-  usage.uses.push_back(head);
-  const auto groups = layers::layer_groups(config.activations, parts.size() - 2);
+namespace {
+
+using Rows = std::vector<std::vector<int>>;
+
+Rows forward_uses(const ModelParts& parts, const ModelParts::Chunk& chunk) {
+  return {parts.rows.begin() + static_cast<std::ptrdiff_t>(chunk.begin),
+          parts.rows.begin() + static_cast<std::ptrdiff_t>(chunk.end)};
+}
+
+// The embedding is not here, because its backward reads no values.
+Rows backward_uses(const TrainingConfig& config, const ModelParts& parts,
+                   const ModelParts::Chunk& chunk) {
+  const Rows rows = forward_uses(parts, chunk);
+  const auto blocks = rows.begin() + (chunk.has_embedding ? 1 : 0);
+  const std::size_t count = rows.size() - (chunk.has_embedding ? 1 : 0) - (chunk.has_head ? 1 : 0);
+  Rows uses;
+  if (chunk.has_head) uses.push_back(rows.back());
+  const auto groups = layers::layer_groups(config.activations, count);
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
-    const auto begin = parts.begin() + 1 + static_cast<std::ptrdiff_t>(group->begin),
-               end = parts.begin() + 1 + static_cast<std::ptrdiff_t>(group->end);
-    if (group->recomputed) usage.uses.insert(usage.uses.end(), begin, end);
-    usage.uses.insert(usage.uses.end(), std::make_reverse_iterator(end),
-                      std::make_reverse_iterator(begin));
+    const auto begin = blocks + static_cast<std::ptrdiff_t>(group->begin),
+               end = blocks + static_cast<std::ptrdiff_t>(group->end);
+    if (group->recomputed) uses.insert(uses.end(), begin, end);
+    uses.insert(uses.end(), std::make_reverse_iterator(end), std::make_reverse_iterator(begin));
   }
-  usage.begun.assign(parts.rbegin(), parts.rend());
-  usage.ready = usage.begun;
-  // A table that the embedding shares is not ready: the embedding still adds to it.
-  std::erase_if(usage.ready.front(), [&](int row) {
-    return std::find(embedding.begin(), embedding.end(), row) != embedding.end();
-  });
-  return usage;
+  return uses;
+}
+
+// Adds the gradients of a chunk's backward.
+void add_gradients(zero::Usage& usage, const ModelParts& parts, const ModelParts::Chunk& chunk) {
+  Rows rows = forward_uses(parts, chunk);
+  std::ranges::reverse(rows);
+  usage.begun = usage.ready = rows;
+  if (!chunk.has_head) return;
+  // A table that the embedding shares is not ready after the head: the embedding still adds to it.
+  for (const ModelParts::Chunk& other : parts.chunks) {
+    if (!other.has_embedding) continue;
+    const std::vector<int>& embedding = parts.rows[other.begin];
+    std::erase_if(usage.ready.front(), [&](int row) {
+      return std::find(embedding.begin(), embedding.end(), row) != embedding.end();
+    });
+  }
+}
+
+}  // namespace
+
+zero::Passes model_passes(const TrainingConfig& config, const ModelParts& parts,
+                          const std::vector<pipeline::Action>& actions) {
+  using pipeline::Kind;
+  if (config.zero.stage < 2) return {};
+  if (micro_batch_is_pass(config)) {
+    const ModelParts::Chunk& chunk = parts.chunks.front();
+    zero::Usage usage{.micro_batches = config.micro_batches(), .uses = forward_uses(parts, chunk)};
+    const Rows backward = backward_uses(config, parts, chunk);
+    usage.uses.insert(usage.uses.end(), backward.begin(), backward.end());
+    add_gradients(usage, parts, chunk);
+    return usage;
+  }
+  zero::Passes passes;
+  passes.kinds.clear();
+  passes.order.clear();
+  std::map<int, std::size_t> known;
+  for (const pipeline::Action& action : actions) {
+    const auto [kind, fresh] = known.try_emplace(pass_number(action), passes.kinds.size());
+    passes.order.push_back(kind->second);
+    if (!fresh) {
+      ++passes.kinds[kind->second].micro_batches;
+      continue;
+    }
+    const ModelParts::Chunk& chunk = parts.chunks[static_cast<std::size_t>(action.chunk)];
+    zero::Usage& usage = passes.kinds.emplace_back();
+    usage.gradients.emplace();
+    if (action.kind == Kind::forward) usage.uses = forward_uses(parts, chunk);
+    if (pipeline::is_backward_of_input(action.kind))
+      usage.uses = backward_uses(config, parts, chunk);
+    if (action.kind == Kind::backward || action.kind == Kind::backward_weights) {
+      add_gradients(usage, parts, chunk);
+      for (const std::vector<int>& part : usage.begun)
+        usage.gradients->insert(usage.gradients->end(), part.begin(), part.end());
+    }
+  }
+  return passes;
 }
 
 }  // namespace suite

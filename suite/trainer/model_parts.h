@@ -1,12 +1,14 @@
 #pragma once
-// The parts of a GPT for ZeRO stages 2 and 3: the embedding, each block and the head. A part's
-// values exist while the part is used, and its gradients are reduced when they are complete. The
-// trainer's buffers and the expected costs (zero/cost/cost.h) use these parts.
+// The parts of a rank's GPT for ZeRO stages 2 and 3: the embedding, each block and the head, in the
+// chunks of its pipeline stage. A part's values exist while the part is used, and its gradients are
+// reduced when they are complete. The trainer's buffers and the expected costs (zero/cost/cost.h)
+// use these parts.
 
 #include <cstdint>
 #include <vector>
 
 #include "layers/models/gpt.h"
+#include "pipeline/schedule.h"
 #include "suite/configuration/training_config.h"
 #include "zero/cost/cost.h"
 #include "zero/states/layout.h"
@@ -14,16 +16,30 @@
 namespace suite {
 
 class ModelChunks;
-// Rows of the gradient plan, which has the rank's parameters in their order. The parts are in the
-// order of forward. A table that embedding and head share is in both of these parts.
-using ModelParts = std::vector<std::vector<int>>;
+struct ModelParts {
+  // Rows of the gradient plan, which has the rank's parameters in their order. The parts are in the
+  // order of forward. A table that embedding and head share is in both of these parts.
+  std::vector<std::vector<int>> rows;
+  struct Chunk {
+    std::size_t begin = 0, end = 0;  // of its parts
+    bool has_embedding = false, has_head = false;
+  };
+  std::vector<Chunk> chunks;  // by the number of the chunk
+};
 ModelParts model_parts(ModelChunks& model);
+
+// Returns whether a whole micro-batch is one pass (zero/stages/micro_batches.h): its backward
+// follows its forward. Otherwise each forward and each backward of a chunk is a pass.
+bool micro_batch_is_pass(const TrainingConfig& config);
+// The number of an action's pass.
+int pass_number(const pipeline::Action& action);
 
 // ZeRO stages 0 and 1 bucket across parts. In ZeRO stages 2 and 3 a bucket belongs to one part.
 zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelParts& parts);
 
-// Returns the order in which a micro-batch uses the parts at pp 1. ZeRO stages 0 and 1 do not need
-// it.
-zero::Usage model_usage(const TrainingConfig& config, const ModelParts& parts);
+// Returns the passes of a step on a stage with these actions, and the order in which each uses the
+// parts. ZeRO stages 0 and 1 do not need it.
+zero::Passes model_passes(const TrainingConfig& config, const ModelParts& parts,
+                          const std::vector<pipeline::Action>& actions);
 
 }  // namespace suite

@@ -16,6 +16,14 @@ using machine::Axis;
 using machine::Category;
 using machine::Tensor;
 
+namespace {
+
+bool adds_gradients(const pipeline::Action& action) {
+  return action.kind == pipeline::Kind::backward || action.kind == pipeline::Kind::backward_weights;
+}
+
+}  // namespace
+
 std::vector<machine::Link*> Trainer::Group::links() const {
   std::vector<machine::Link*> all;
   if (communicator) all.push_back(&communicator->link());
@@ -52,6 +60,11 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
                                           device, *communicator("tp"), checkpoint_host_.get());
   parameters_ = chunks_->parameters();
   parts_ = model_parts(*chunks_);
+  for (int chunk = 0; chunk < chunks_->size(); ++chunk) {
+    layers::Parameters& all = parameters_of_chunks_.emplace_back();
+    for (const layers::Parameters& part : (*chunks_)[chunk].parts())
+      all.insert(all.end(), part.begin(), part.end());
+  }
   plan_ = zero::gradient_plan(parameters_, config_.precision.dtype, grid_,
                               static_cast<double>(config_.tokens()));
   states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_,
@@ -105,42 +118,38 @@ void Trainer::connect_executor() {
       gradients ? pipeline::Links(activations, *gradients) : pipeline::Links(activations), device_,
       world_.host_device());
   // A micro-batch of a large model may take long, so each pass reports progress to the watchdog.
-  const auto works = [this] { world_.board().mine().progress.fetch_add(1); };
-  const auto ended = [this, works] {
-    if (tells_of_gradients()) step_->end_micro_batch();
-    works();
+  const auto ended = [this](const pipeline::Action& action) {
+    end_pass(action);
+    world_.board().mine().progress.fetch_add(1);
   };
-  work_.forward = [this, works](const pipeline::Action& action, const Tensor& in,
+  work_.forward = [this, ended](const pipeline::Action& action, const Tensor& in,
                                 const Tensor& out) {
-    if (config_.zero.stage >= 2)
-      step_->begin_micro_batch(action.micro_batch + 1 == config_.micro_batches());
+    begin_pass(action);
     layers::GptStage& part = (*chunks_)[action.chunk];
     part.forward(action.micro_batch, tokens_.batch(action.micro_batch), in,
                  part.stage().last() ? losses_.slice(action.micro_batch, {1}) : out);
-    works();
+    ended(action);
   };
   work_.backward = [this, ended](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
                                  const Tensor& d_in) {
-    begin_gradients();
+    begin_pass(action);
     (*chunks_)[action.chunk].backward(action.micro_batch, d_out, d_in);
-    ended();
+    ended(action);
   };
-  work_.backward_input = [this, works](const pipeline::Action& action, const Tensor&,
+  work_.backward_input = [this, ended](const pipeline::Action& action, const Tensor&,
                                        const Tensor& d_out, const Tensor& d_in) {
+    begin_pass(action);
     (*chunks_)[action.chunk].backward_input(action.micro_batch, d_out, d_in);
-    works();
+    ended(action);
   };
   work_.backward_weights = [this, ended](const pipeline::Action& action, const Tensor&,
                                          const Tensor&) {
-    begin_gradients();
+    begin_pass(action);
     (*chunks_)[action.chunk].backward_weights(action.micro_batch);
-    ended();
+    ended(action);
   };
-  gradient_passes_ = std::ranges::count_if(executor_->plan(), [](const pipeline::Action& action) {
-    return action.kind == pipeline::Kind::backward ||
-           action.kind == pipeline::Kind::backward_weights;
-  });
-  works();
+  gradient_passes_ = std::ranges::count_if(
+      executor_->plan(), [](const pipeline::Action& action) { return adds_gradients(action); });
 }
 
 // ZeRO stages 2 and 3 hold values and gradients only while the model needs them. With overlap_comm
@@ -162,12 +171,29 @@ bool Trainer::tells_of_gradients() const {
   return config_.zero.stage >= 2 || config_.zero.overlaps();
 }
 
-// ZeRO stages 0 and 1 count each pass that adds gradients to one chunk as a micro-batch. Several
-// micro-batches may be in flight, but these passes run one after another.
-void Trainer::begin_gradients() {
-  if (config_.zero.stage >= 2 || !tells_of_gradients()) return;
-  passes_begun_ = passes_begun_ % gradient_passes_ + 1;
-  step_->begin_micro_batch(passes_begun_ == gradient_passes_);
+// Several micro-batches may be in flight, but passes run one after another. ZeRO stages 0 and 1 are
+// told only of those that add gradients.
+void Trainer::begin_pass(const pipeline::Action& action) {
+  if (config_.zero.stage < 2) {
+    if (!tells_of_gradients() || !adds_gradients(action)) return;
+    passes_begun_ = passes_begun_ % gradient_passes_ + 1;
+    step_->begin_pass({.last = passes_begun_ == gradient_passes_});
+  } else if (!micro_batch_is_pass(config_)) {
+    static const layers::Parameters none;
+    const auto chunk = static_cast<std::size_t>(action.chunk);
+    step_->begin_pass(
+        {.which = pass_number(action),
+         .gradients = adds_gradients(action) ? &parameters_of_chunks_[chunk] : &none});
+  } else if (action.kind == pipeline::Kind::forward) {
+    step_->begin_micro_batch(action.micro_batch + 1 == config_.micro_batches());
+  }
+}
+
+void Trainer::end_pass(const pipeline::Action& action) {
+  const bool told = config_.zero.stage >= 2
+                        ? !micro_batch_is_pass(config_) || adds_gradients(action)
+                        : tells_of_gradients() && adds_gradients(action);
+  if (told) step_->end_pass();
 }
 
 std::size_t Trainer::data_bytes(const TrainingConfig& config, bool has_loss) {

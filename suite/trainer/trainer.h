@@ -96,7 +96,8 @@ class Trainer {
   void connect_executor();
   void connect_step();
   bool tells_of_gradients() const;
-  void begin_gradients();
+  void begin_pass(const pipeline::Action& action);
+  void end_pass(const pipeline::Action& action);
   void scale_loss();
   void draw_data();
 
@@ -118,6 +119,7 @@ class Trainer {
   zero::LossScale scale_;
   std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage work_;
+  std::vector<layers::Parameters> parameters_of_chunks_;  // by chunk; a shared table in both
   // Numbers of passes that add gradients: in a whole step, and so far in this step.
   std::ptrdiff_t gradient_passes_ = 0, passes_begun_ = 0;
   StepTokens tokens_;

@@ -35,19 +35,6 @@ void validate_pipeline(const TrainingConfig& config) {
         schedule, actions.chunks));
   config.activations.validate(config.model, config.degrees.tp,
                               std::ranges::min(layers_of_parts(config)));
-  const int stage = config.zero.stage;
-  if (stage < 2) return;
-  if (!actions.whole())
-    throw std::invalid_argument(fmt::format(
-        "zero-stage {} with schedule {} is not supported, because the model is one part with one "
-        "backward, as in 1f1b; the nearest ZeRO stage with this schedule is 1",
-        stage, schedule));
-  const int in_flight = actions.peak(0, size);
-  if (in_flight > 1)
-    throw std::invalid_argument(
-        fmt::format("zero-stage {} with schedule {}: {} micro-batches are in flight, but each "
-                    "must finish backward before the next begins forward, as in 1f1b",
-                    stage, schedule, in_flight));
 }
 
 }  // namespace
@@ -59,12 +46,6 @@ void validate(const TrainingConfig& config) {
   if (stage < 0 || stage >= zero::num_stages)
     throw std::invalid_argument(
         fmt::format("zero-stage is {}; expected 0 to {}", stage, zero::num_stages - 1));
-  if (stage >= 2 && degrees.pp > 1)
-    throw std::invalid_argument(
-        fmt::format("zero-stage {} with pipeline-model-parallel-size {}: gradients are reduced in "
-                    "every micro-batch, which requires pipeline-model-parallel-size 1; the "
-                    "nearest ZeRO stage with pipelines is 1",
-                    stage, degrees.pp));
   const zero::StepOptions& options = config.zero.options;
   if (config.zero.overlaps() && degrees.dp > 1 &&
       config.transport != machine::Transport::shared_memory)

@@ -233,27 +233,6 @@ TEST(TrainingStep, AStepThatOverflowsChangesNothing) {
   });
 }
 
-TEST(TrainingStep, RejectsUnsupportedCombinationsOfZeroStages2And3) {
-  const auto refused = [](const char* stage, const char* pp, const char* dp, const char* schedule,
-                          const char* sequences) {
-    return refusal("gpt_step", {{"model", "tiny"},
-                                {"zero-stage", stage},
-                                {"ranks", "4"},
-                                {"tensor-model-parallel-size", "1"},
-                                {"pipeline-model-parallel-size", pp},
-                                {"data-parallel-size", dp},
-                                {"schedule", schedule},
-                                {"micro-batch-size", "1"},
-                                {"global-batch-size", sequences}});
-  };
-  EXPECT_EQ(refused("2,3", "1", "4", "1f1b", "8"), "accepted");
-  EXPECT_EQ(refused("2,3", "1", "4", "gpipe", "4"), "accepted");
-  testing::expect_words(refused("2", "2", "2", "1f1b", "8"),
-                        {"zero-stage 2 with pipeline-model-parallel-size 2", "nearest", "is 1"});
-  testing::expect_words(refused("3", "1", "4", "gpipe", "8"),
-                        {"zero-stage 3 with schedule gpipe: 2 micro-batches", "1f1b"});
-}
-
 // With four query groups and tp 4, a rank has one head of keys. Dropout must affect the same
 // elements at all degrees, or the results would differ from those of degree 1.
 TEST(TrainingStep, ModelArgumentsSetTheShapeOfAGptStep) {

@@ -41,7 +41,7 @@ class Calls {
 };
 
 void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout& layout,
-                const StepOptions& options, const Usage& usage) {
+                const StepOptions& options, const Passes& passes) {
   const auto gather = [&](std::int64_t shard, std::int64_t times) {
     calls.add("dp", Operation::all_gather, plan.value_dtype, plan.dp, shard, times, "values");
   };
@@ -54,11 +54,11 @@ void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout&
     gather(shard % run, 1);
   }
   if (stage < 3) return;
-  for (const std::vector<int>& use : bucket_uses(layout, usage.uses)) {
-    for (const int bucket : use)
-      gather(layout.shard_elements(layout.buckets[static_cast<std::size_t>(bucket)]),
-             usage.micro_batches);
-  }
+  for (const Usage& usage : passes.kinds)
+    for (const std::vector<int>& use : bucket_uses(layout, usage.uses))
+      for (const int bucket : use)
+        gather(layout.shard_elements(layout.buckets[static_cast<std::size_t>(bucket)]),
+               usage.micro_batches);
 }
 
 // Every rank of dp owns ranges of the same sizes.
@@ -82,13 +82,14 @@ StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& l
 // values that are in the file. It reads them first if they are their own master and the host keeps
 // no copy of it.
 OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout, const Rule& rule,
-                                 const StepOptions& options, const Usage& usage) {
+                                 const StepOptions& options, const Passes& passes) {
   OffloadTraffic moved;
   const std::vector<ValueSlot> slots = value_slots(layout, options.offload_param);
   std::vector<std::uint64_t> times(layout.buckets.size());
-  for (const std::vector<int>& use : bucket_uses(layout, usage.uses))
-    for (const int bucket : use)
-      times[static_cast<std::size_t>(bucket)] += static_cast<std::uint64_t>(usage.micro_batches);
+  for (const Usage& usage : passes.kinds)
+    for (const std::vector<int>& use : bucket_uses(layout, usage.uses))
+      for (const int bucket : use)
+        times[static_cast<std::size_t>(bucket)] += static_cast<std::uint64_t>(usage.micro_batches);
   const bool read = options.offload_optimizer.device != OffloadDevice::cpu &&
                     !kept_states(rule, plan.value_dtype).master;
   for (const ValueSlot& slot : slots) {
@@ -104,6 +105,19 @@ OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout,
 
 }  // namespace
 
+bool Usage::reduces(const Bucket& bucket) const {
+  const auto added = [&](int row) {
+    return std::ranges::find(*gradients, row) != gradients->end();
+  };
+  return !bucket.frozen && (!gradients || std::ranges::any_of(bucket.rows, added));
+}
+
+std::int64_t Passes::reductions(const Bucket& bucket) const {
+  std::int64_t times = 0;
+  for (const Usage& usage : kinds) times += usage.reduces(bucket) ? usage.micro_batches : 0;
+  return times;
+}
+
 Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro_batches) {
   const std::vector<std::vector<int>> backward(parts.rbegin(), parts.rend());
   Usage usage{micro_batches, parts, backward, backward};
@@ -113,25 +127,34 @@ Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro
 
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options,
-                                            const Usage& usage) {
-  const bool sharded = is_sharded(stage, plan);
-  const std::int64_t times = stage >= 2 ? usage.micro_batches : 1;
+                                            const Passes& passes) {
+  const bool sharded = is_sharded(stage, plan), each_pass = stage >= 2;
   Calls calls;
-  for (const Segment& segment : layout.segments) {
-    for (const Over over : segment.reduce) {
-      calls.add(name(over), Operation::all_reduce, plan.gradient_dtype, plan.size(over),
-                segment.range.size(), times,
-                over == Over::embedding ? "gradients of the tied embedding"
-                                        : "gradients partial over tp");
+  for (const Bucket& bucket : layout.buckets) {
+    const std::int64_t times = each_pass ? passes.reductions(bucket) : 1;
+    for (std::size_t i = bucket.segments_begin; i < bucket.segments_end; ++i) {
+      const Segment& segment = layout.segments[i];
+      for (const Over over : segment.reduce) {
+        if (over == Over::embedding && each_pass) continue;
+        calls.add(name(over), Operation::all_reduce, plan.gradient_dtype, plan.size(over),
+                  segment.range.size(), times,
+                  over == Over::embedding ? "gradients of the tied embedding"
+                                          : "gradients partial over tp");
+      }
     }
+    if (each_pass && is_tied(layout, bucket))
+      calls.add(name(Over::embedding), Operation::all_reduce, plan.gradient_dtype,
+                plan.size(Over::embedding), layout.shard_elements(bucket), 1,
+                "gradients of the tied embedding");
   }
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen) continue;
     calls.add("dp", sharded ? Operation::reduce_scatter : Operation::all_reduce, wire, plan.dp,
-              sharded ? layout.shard_elements(bucket) : bucket.range.size(), times, "gradients");
+              sharded ? layout.shard_elements(bucket) : bucket.range.size(),
+              each_pass ? passes.reductions(bucket) : 1, "gradients");
   }
-  if (sharded) add_values(calls, stage, plan, layout, options, usage);
+  if (sharded) add_values(calls, stage, plan, layout, options, passes);
   const std::int64_t partials = norm_buffers(plan, layout, sharded).partials;
   calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, partials, 1, "norm");
   calls.add("pp", Operation::all_gather, Dtype::float64, plan.pp, partials, 1, "norm");
@@ -150,9 +173,9 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 
 OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
                                         const Rule& rule, const StepOptions& options,
-                                        const Usage& usage) {
+                                        const Passes& passes) {
   return cost_of_states(is_sharded(stage, plan), plan, layout, rule, options).moved +
-         traffic_of_values(plan, layout, rule, options, usage);
+         traffic_of_values(plan, layout, rule, options, passes);
 }
 
 InFiles expected_in_files(int stage, const GradientPlan& plan, const Layout& layout,
@@ -166,13 +189,13 @@ InFiles expected_in_files(int stage, const GradientPlan& plan, const Layout& lay
 }
 
 ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
-                               const Rule& rule, const StepOptions& options, const Usage& usage) {
+                               const Rule& rule, const StepOptions& options, const Passes& passes) {
   const bool sharded = is_sharded(stage, plan);
   std::int64_t values = layout.value_elements, gradients = layout.elements;
   if (stage >= 2)
-    gradients = layout.elements / plan.dp + most_in_gradient_buckets(plan, layout, options, usage);
+    gradients = layout.elements / plan.dp + most_in_gradient_buckets(plan, layout, options, passes);
   if (stage == 3) {
-    values = layout.value_elements / plan.dp + most_gathered(layout, options, usage);
+    values = layout.value_elements / plan.dp + most_gathered(layout, options, passes);
     for (const Bucket& bucket : layout.buckets) {
       if (bucket.persistent) values += bucket.range.size();
       if (!bucket.persistent && options.offload_param.offloads())

@@ -13,10 +13,13 @@
 //   stage 1    (d-1)/d Psi (E_w + E_v)
 //   stage 2    (d-1)/d Psi (m E_w + E_v)          reduced in every micro-batch
 //   stage 3    (d-1)/d Psi (m E_w + m u E_v)      persistent parameters: E_v once, not m u times
-// in one message for each bucket, collective and peer (and piece: collectives/cost.h). For the
-// smallest buffers a communicator may select an algorithm that sends more. algorithm_of returns its
-// name.
+// With pipelines u counts the uses of a chunk's parts in a forward and a backward; every pass of a
+// chunk sends its own buckets. A tied embedding's gradients are all-reduced over the two stages
+// once per step, from stage 2 on only the rank's shard. All in one message for each bucket,
+// collective and peer (and piece: collectives/cost.h). For the smallest buffers a communicator may
+// select an algorithm that sends more. algorithm_of returns its name.
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -28,13 +31,27 @@
 
 namespace zero {
 
-// A model's uses of the plan's rows in a step. The cost of stages 0 and 1 does not depend on them.
+// A model's uses of the plan's rows in the passes of one number (Pass::which): by default whole
+// micro-batches. The cost of stages 0 and 1 does not depend on them.
 struct Usage {
-  int micro_batches = 1;
-  // The arguments of before_use in a micro-batch, in order.
+  int micro_batches = 1;  // number of these passes in a step
+  // The arguments of before_use in a pass, in order.
   std::vector<std::vector<int>> uses = {};
-  // The arguments of before_gradients and of gradients_ready in a micro-batch's backward, in order.
+  // The arguments of before_gradients and of gradients_ready in a pass, in order.
   std::vector<std::vector<int>> begun = {}, ready = {};
+  // The rows of Pass::gradients; empty: all.
+  std::optional<std::vector<int>> gradients = {};
+  bool reduces(const Bucket& bucket) const;
+};
+// The passes of a step.
+struct Passes {
+  std::vector<Usage> kinds;
+  std::vector<std::size_t> order;  // of all passes of the step: their kinds
+  Passes() : Passes(Usage{}) {}
+  Passes(const Usage& usage)  // NOLINT: micro-batches are the passes of a step without pipelines
+      : kinds{usage}, order(static_cast<std::size_t>(usage.micro_batches), 0) {}
+  // Returns how often a step reduces the bucket.
+  std::int64_t reductions(const Bucket& bucket) const;
 };
 // Returns the usage of all parts in forward, then all parts in backward, the last part first. The
 // gradients of a part are ready after its use in backward.
@@ -45,7 +62,7 @@ using collectives::CollectiveCalls;
 // groups of more than one rank. Throws std::invalid_argument for an unknown stage.
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options = {},
-                                            const Usage& usage = {});
+                                            const Passes& passes = {});
 
 // Returns the name of the algorithm that runs such a collective. The name may be "library".
 std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
@@ -71,7 +88,7 @@ struct ExpectedMemory {
 };
 ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
                                const Rule& rule, const StepOptions& options = {},
-                               const Usage& usage = {});
+                               const Passes& passes = {});
 
 // Returns the bytes that offload_optimizer and offload_param move in a step that updates. Gradients
 // and values have E_g and E_v bytes per element, and the host updates h of the owned elements. So h
@@ -86,7 +103,7 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
 // io_alignment.
 OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
                                         const Rule& rule, const StepOptions& options,
-                                        const Usage& usage = {});
+                                        const Passes& passes = {});
 
 // Bytes in files, with their padding.
 struct InFiles {

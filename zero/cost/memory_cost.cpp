@@ -2,14 +2,23 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace zero {
+namespace {
 
+// The peak in one pass, and the size of its last bucket.
+struct InPass {
+  std::int64_t most = 0, last = 0;
+};
+
+// previous: the last bucket of the previous pass that reduced any. It may still be under way.
+//
 // Times are positions in backward. A bucket begins with the first of its rows. It is reduced when
 // the last of its rows is ready and all earlier buckets are reduced. A bucket with a row that is
 // never ready waits until the end of backward, which reduces the remaining buckets one by one.
-std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& layout,
-                                      const StepOptions& options, const Usage& usage) {
+InPass in_gradient_buckets(const GradientPlan& plan, const Layout& layout,
+                           const StepOptions& options, const Usage& usage, std::int64_t previous) {
   const auto end = usage.ready.size();
   std::vector<std::size_t> begins(plan.rows.size(), end + 1), ready(plan.rows.size(), end);
   for (std::size_t at = 0; at < end; ++at) {
@@ -28,7 +37,7 @@ std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& la
   std::vector<const Bucket*> buckets;
   std::size_t last = 0;
   for (const Bucket& bucket : layout.buckets) {
-    if (bucket.frozen || bucket.range.size() == 0) continue;
+    if (!usage.reduces(bucket) || bucket.range.size() == 0) continue;
     for (const int row : bucket.rows) last = std::max(last, ready[static_cast<std::size_t>(row)]);
     lives.push_back({last, bucket.range.size()});
     buckets.push_back(&bucket);
@@ -55,8 +64,8 @@ std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& la
     std::int64_t under_way = 0;
     if (options.overlap_comm && first > 0)
       under_way = lives[first - 1].size;
-    else if (options.overlap_comm && usage.micro_batches > 1 && !lives.empty())
-      under_way = lives.back().size;  // of the previous micro-batch
+    else if (options.overlap_comm)
+      under_way = previous;
     most = std::max(most, held + under_way);
     // Then the complete buckets are reduced, one after the other. A bucket that is not begun, or
     // not contiguous, gets its buffer after the previous bucket is freed.
@@ -68,7 +77,7 @@ std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& la
       if (options.overlap_comm && !more) most = std::max(most, held + lives[i].size);
     }
   }
-  return most;
+  return {most, lives.empty() ? 0 : lives.back().size};
 }
 
 std::int64_t most_gathered(const Layout& layout, const StepOptions& options, const Usage& usage) {
@@ -87,6 +96,33 @@ std::int64_t most_gathered(const Layout& layout, const StepOptions& options, con
     most = std::max(most, held);
     for (const int bucket : uses[now]) live.erase(bucket);
   }
+  return most;
+}
+
+}  // namespace
+
+std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& layout,
+                                      const StepOptions& options, const Passes& passes) {
+  std::int64_t most = 0, previous = 0;
+  std::set<std::pair<std::size_t, std::int64_t>> known;
+  std::vector<std::int64_t> last(passes.kinds.size());
+  for (const std::size_t kind : passes.order) {
+    const Usage& usage = passes.kinds[kind];
+    if (usage.gradients && usage.gradients->empty()) continue;
+    if (known.emplace(kind, previous).second) {
+      const InPass peak = in_gradient_buckets(plan, layout, options, usage, previous);
+      most = std::max(most, peak.most);
+      last[kind] = peak.last;
+    }
+    previous = last[kind];
+  }
+  return most;
+}
+
+std::int64_t most_gathered(const Layout& layout, const StepOptions& options, const Passes& passes) {
+  std::int64_t most = 0;
+  for (const Usage& usage : passes.kinds)
+    most = std::max(most, most_gathered(layout, options, usage));
   return most;
 }
 

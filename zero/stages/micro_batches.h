@@ -1,7 +1,7 @@
 #pragma once
-// Tracks which gradients of a micro-batch are ready, and orders the buckets for reduction.
+// Tracks which gradients of a pass are ready, and orders the buckets for reduction.
 //
-//   batches.begin(last);
+//   batches.begin({.last = last});
 //   batches.ready(part);
 //   while (const auto bucket = batches.take_complete()) …
 //
@@ -16,37 +16,49 @@
 
 namespace zero {
 
+// A pass of a micro-batch through the rank's layers. If backward follows forward, the whole
+// micro-batch is one pass. With pipelines, every forward and every backward of a chunk is one.
+struct Pass {
+  bool last = false;  // the last one of the step that adds gradients
+  int which = 0;      // passes of equal number use the same values in the same order
+  // The parameters whose gradients the pass adds, from stage 2 on; null: all. No bucket holds
+  // parameters of two such lists, except a table that two chunks share.
+  const Part* gradients = nullptr;
+};
+
 class MicroBatches {
  public:
   explicit MicroBatches(const StepContext& context);  // context: must outlive this
 
-  // Throws std::logic_error if a micro-batch is open, or if the step has begun to take buckets
-  // after its last micro-batch.
-  void begin(bool last);
-  // Throws std::logic_error if no micro-batch is open, or if a gradient is ready twice in it.
+  // Throws std::logic_error if a pass is open, or if the step has begun to take buckets after its
+  // last pass.
+  void begin(const Pass& pass);
+  // Throws std::logic_error if no pass is open, or if a gradient is ready twice in it.
   void ready(const Part& part);
   void end();
   bool is_open() const { return open_; }
   bool is_last() const { return last_; }
+  int which() const { return which_; }
 
   std::size_t trained() const { return trained_; }  // buckets that are not frozen; they come first
-  // Returns the next bucket if all its gradients are ready and it has no tied embedding. The other
-  // stage of a tied embedding may still need this stage for its backward.
+  // Returns the next bucket of the pass if all its gradients are ready. Before stage 2 a bucket
+  // with a tied embedding is never complete: the other stage may still need this stage for its
+  // backward.
   std::optional<std::size_t> take_complete();
   // Returns the next bucket, ready or not. After the last bucket it returns an empty value, and
   // then starts again with the first.
   std::optional<std::size_t> take_next();
-  bool is_taken(int bucket) const { return static_cast<std::size_t>(bucket) < next_; }
+  bool is_taken(int bucket) const;
 
  private:
-  bool is_tied(const Bucket& bucket) const;
-
   const StepContext& context_;
   std::size_t trained_ = 0;
   bool open_ = false, last_ = false;
-  std::size_t next_ = 0;       // bucket
-  std::vector<bool> ready_;    // by row
-  std::vector<int> expected_;  // by bucket: rows that are not ready
+  int which_ = 0;
+  std::vector<std::size_t> order_;  // the buckets of the pass
+  std::size_t next_ = 0;            // in that order
+  std::vector<bool> ready_;         // by row
+  std::vector<int> expected_;       // by bucket: rows that are not ready
 };
 
 }  // namespace zero

@@ -30,7 +30,7 @@ TEST(MicroBatches, TakesCompleteBucketsInTheOrderOfTheLayout) {
   with_batches({}, [](MicroBatches& batches, const auto& part) {
     ASSERT_GT(batches.trained(), 3u);
     for (const bool last : {false, true}) {
-      batches.begin(last);
+      batches.begin({.last = last});
       EXPECT_EQ(batches.is_last(), last);
       for (std::size_t bucket = batches.trained(); bucket-- > 1;) {
         batches.ready(part(bucket));
@@ -51,8 +51,8 @@ TEST(MicroBatches, TakesCompleteBucketsInTheOrderOfTheLayout) {
 TEST(MicroBatches, RejectsCallsOutOfOrder) {
   with_batches({"stage0.bias"}, [](MicroBatches& batches, const auto& part) {
     EXPECT_THROW(batches.ready(part(0)), std::logic_error);
-    batches.begin(true);
-    EXPECT_THROW(batches.begin(true), std::logic_error);
+    batches.begin({.last = true});
+    EXPECT_THROW(batches.begin({.last = true}), std::logic_error);
     batches.ready(part(0));
     EXPECT_THROW(batches.ready(part(0)), std::logic_error);
     const std::size_t frozen = batches.trained();
@@ -60,7 +60,7 @@ TEST(MicroBatches, RejectsCallsOutOfOrder) {
     batches.ready(part(frozen));
     EXPECT_EQ(batches.take_complete(), 0u);
     batches.end();
-    EXPECT_THROW(batches.begin(true), std::logic_error);  // buckets of the last batch are taken
+    EXPECT_THROW(batches.begin({.last = true}), std::logic_error);  // buckets of the last batch are taken
   });
 }
 

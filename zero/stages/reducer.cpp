@@ -31,6 +31,7 @@ void Reducer::reduce(std::size_t index, const Tensor& gradients, const OverDp& o
 
 void Reducer::reduce_segments(const Bucket& bucket, const Tensor& gradients) const {
   for (const Over over : {Over::embedding, Over::tp}) {
+    if (over == Over::embedding && context_.stage >= 2) continue;  // once, of the shards (step.cpp)
     for (std::size_t i = bucket.segments_begin; i < bucket.segments_end; ++i) {
       const Segment& segment = context_.layout().segments[i];
       if (std::find(segment.reduce.begin(), segment.reduce.end(), over) == segment.reduce.end())

@@ -10,11 +10,6 @@
 namespace zero {
 
 Stage2::Stage2(StepContext context) : Step(std::move(context)), open_(layout().buckets.size()) {
-  if (context_.plan.pp > 1)
-    machine::reject(
-        "ZeRO stage {} does not support pipeline-model-parallel-size {}: it reduces gradients in "
-        "every micro-batch; use stage 0 or 1",
-        context_.stage, context_.plan.pp);
   context_.states.release_gradients();
   shards_ = zeros({layout().elements / context_.plan.dp});
   if (context_.stage == 2)  // stage 3 has the values elsewhere
@@ -34,8 +29,8 @@ void Stage2::before_gradients(const Part& part) {
     if (context_.plan.rows[static_cast<std::size_t>(row)].frozen) continue;
     const int index = layout().bucket_of[static_cast<std::size_t>(row)];
     if (micro_batches_.is_taken(index)) {
-      throw std::logic_error(fmt::format(
-          "gradient of {} after its bucket was reduced in this micro-batch", parameter->name));
+      throw std::logic_error(
+          fmt::format("gradient of {} after its bucket was reduced in this pass", parameter->name));
     }
     Tensor& open = open_[static_cast<std::size_t>(index)];
     if (!context_.options.contiguous_gradients) {

@@ -3,13 +3,11 @@
 // addition to stage 1's states a rank shards the summed gradients. Backward writes gradients to
 // buffers of the buckets that it has begun. A complete bucket is reduce-scattered and added to the
 // owners' shards, and its buffer is freed. So every micro-batch sends the bytes that stage 1 sends
-// once per step.
+// once per step. With pipelines every backward of a chunk does so with the chunk's buckets,
+// whatever number of micro-batches is in flight.
 //
 // With overlap_comm the previous bucket is reduced at the same time, and a micro-batch's last
 // bucket while the next micro-batch begins. This needs one more buffer.
-//
-// Rejects pipelines: with pp above 1 the gradients of a tied embedding could not be summed over the
-// stages for one micro-batch without delaying it (DeepSpeed also rejects them).
 
 #include "zero/stages/step.h"
 

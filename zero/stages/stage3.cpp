@@ -121,17 +121,18 @@ void Stage3::drop(int index) {
 
 void Stage3::follow(const std::vector<int>& use) {
   const std::size_t now = uses_.size();
-  as_known_ = as_known_ && now < known_uses_.size() && known_uses_[now] == use;
+  const Known& known = known_[micro_batches_.which()];
+  as_known_ = as_known_ && now < known.uses.size() && known.uses[now] == use;
   uses_.push_back(use);
   if (!as_known_) return;
-  for (const int bucket : ahead_[now])
+  for (const int bucket : known.ahead[now])
     if (!live_[static_cast<std::size_t>(bucket)].whole) fetch(bucket);
 }
 
 void Stage3::before_use(const Part& part) {
   const std::vector<int> buckets = buckets_of(part);
   const bool first = micro_batches_.is_open() && uses_.empty();
-  if (first && offloaded_) offloaded_->expect(fetched_);
+  if (first && offloaded_) offloaded_->expect(known_[micro_batches_.which()].fetched);
   for (const int bucket : buckets)
     if (!live_[static_cast<std::size_t>(bucket)].whole) fetch(bucket);
   if (first) as_known_ = true;
@@ -153,19 +154,19 @@ void Stage3::after_use(const Part& part) {
   }
 }
 
-void Stage3::close_micro_batch() {
+void Stage3::close_pass() {
   for (std::size_t i = 0; i < live_.size(); ++i) {
     if (layout().buckets[i].persistent || !live_[i].whole || live_[i].users > 0) continue;
     transfers_.wait(live_[i].ticket);  // gathered ahead of a use that did not come
     drop(static_cast<int>(i));
   }
-  if (uses_ != known_uses_) {
+  if (Known& known = known_[micro_batches_.which()]; uses_ != known.uses) {
     std::vector<std::int64_t> elements;
     for (const Bucket& bucket : layout().buckets) elements.push_back(bucket.range.size());
-    known_uses_ = uses_;
-    ahead_ = prefetches(known_uses_, elements, context_.options.stage3_prefetch_bucket_size,
-                        context_.options.stage3_max_live_parameters);
-    fetched_ = fetches(known_uses_, ahead_);
+    known.uses = uses_;
+    known.ahead = prefetches(uses_, elements, context_.options.stage3_prefetch_bucket_size,
+                             context_.options.stage3_max_live_parameters);
+    known.fetched = fetches(uses_, known.ahead);
   }
   if (offloaded_) offloaded_->expect({});
   uses_.clear();

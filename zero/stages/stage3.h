@@ -5,14 +5,17 @@
 // several parts (LayoutOptions::parts), they are gathered together. Persistent buckets stay whole
 // on all ranks and are published after the update, as in stage 1.
 //
-// Prefetching (prefetch.h): the stage records the uses of a micro-batch. The next micro-batch
-// gathers ahead by them as long as its uses are the same, but not beyond its end. So every use
-// gathers each of its buckets exactly once, with and without prefetching.
+// Prefetching (prefetch.h): the stage records the uses of a pass (a micro-batch, or with pipelines
+// a forward or backward of a chunk). The next pass of its number gathers ahead by them as long as
+// its uses are the same, but not beyond its end. So every use gathers each of its buckets exactly
+// once, with and without prefetching.
 //
-// A use outside of micro-batches (evaluation, oracles) gathers and frees in the same way.
+// A use outside of passes (evaluation, oracles) gathers and frees in the same way.
 //
 // With offload_param (offload_param.h) the shards of gathered buckets are not on the device. They
 // are copied to their place when a bucket is gathered, and are read ahead in that order.
+
+#include <map>
 
 #include "zero/stages/prefetch.h"
 #include "zero/stages/stage2.h"
@@ -37,7 +40,7 @@ class Stage3 final : public Stage2 {
     int users = 0;
   };
   Published published(std::size_t bucket) const override;
-  void close_micro_batch() override;
+  void close_pass() override;
   std::vector<int> buckets_of(const Part& part) const;  // without persistent ones
   void make_optimizer_of_offloaded();
   Tensor shard_of(std::size_t bucket) const;
@@ -50,9 +53,13 @@ class Stage3 final : public Stage2 {
   std::unique_ptr<OffloadedValues> offloaded_;
   OffloadTraffic moved_before_;  // before the first step
   std::vector<Live> live_;       // by bucket
-  Uses uses_, known_uses_;       // of this micro-batch, of the previous one
-  std::vector<std::vector<int>> ahead_;
-  std::vector<int> fetched_;  // the buckets in the order of their gathers
+  struct Known {                 // of the previous pass of a number
+    Uses uses;
+    std::vector<std::vector<int>> ahead;
+    std::vector<int> fetched;  // the buckets in the order of their gathers
+  };
+  std::map<int, Known> known_;
+  Uses uses_;  // of this pass
   bool as_known_ = false;
 };
 

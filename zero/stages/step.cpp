@@ -81,9 +81,9 @@ void Step::set_loss_scale(double scale) {
 
 // ---- micro-batches
 
-void Step::begin_micro_batch(bool last) {
+void Step::begin_pass(const Pass& pass) {
   SHARDMARK_CHECK(reduced_, ==, false);
-  micro_batches_.begin(last);
+  micro_batches_.begin(pass);
 }
 
 void Step::before_use(const Part& part) { publisher_.wait_for(part); }
@@ -94,11 +94,11 @@ void Step::gradients_ready(const Part& part) {
   while (const auto bucket = micro_batches_.take_complete()) launch(*bucket);
 }
 
-void Step::end_micro_batch() {
+void Step::end_pass() {
   SHARDMARK_CHECK(micro_batches_.is_open(), ==, true);
-  if (context_.stage >= 2)  // the last bucket continues during the next micro-batch
+  if (context_.stage >= 2)  // the last bucket continues during the next pass
     while (const auto bucket = micro_batches_.take_next()) launch(*bucket);
-  close_micro_batch();
+  close_pass();
   micro_batches_.end();
 }
 
@@ -128,7 +128,20 @@ void Step::reduce() {
   if (context_.stage < 2)
     while (const auto bucket = micro_batches_.take_next()) launch(*bucket);
   reducer_.collect();
+  if (context_.stage >= 2) reduce_tied_shards();
   reduced_ = true;
+}
+
+// Both stages have the same tied buckets in the same order, so a rank of dp has the same shards on
+// both.
+void Step::reduce_tied_shards() {
+  for (std::size_t i = 0; i < micro_batches_.trained(); ++i) {
+    const Bucket& bucket = context_.bucket(i);
+    if (bucket.range.size() == 0 || !is_tied(layout(), bucket)) continue;
+    const Tensor sums = gradients(layout().shard(bucket, dp_rank()));
+    context_.communicators.over(Over::embedding)
+        ->all_reduce(sums, sums, context_.options.all_reduce);
+  }
 }
 
 StepResult Step::update() {

@@ -5,7 +5,7 @@
 //   FlatStates states(device, plan, parameters);            // then set the initial values
 //   auto step = make_step(stage, states, plan, {&tp, &pp, &dp, &embedding}, options);
 //   for each micro-batch:
-//     step->begin_micro_batch(last);
+//     step->begin_micro_batch(last);           // or begin_pass, with pipelines
 //     forward:  for each part, before_use, …, after_use
 //     backward: for each part, before_use, before_gradients, …, after_use, gradients_ready
 //     step->end_micro_batch();
@@ -13,14 +13,16 @@
 //
 // A part is a list of parameters that are used together. Stages 0 and 1 do not require the calls
 // for micro-batches, but start to reduce a bucket as soon as the last micro-batch completes it.
-// Stages 2 and 3 require all calls, the same on all ranks in the same order. A gradient is ready at
-// most once in a micro-batch. A gradient that is never ready counts as zero.
+// Stages 2 and 3 require all calls, the same on all ranks of dp in the same order. A gradient is
+// ready at most once in a pass. A gradient that is never ready counts as zero.
 //
 // A step first sums each bucket (layout.h) over the embedding group, tp and dp, as the plan
-// specifies. Then it computes the global norm. Then it updates, with a gradient scale of the plan's
-// divisor, the loss scale and the clipping. Then it publishes the values over dp and sets the
-// gradients to zero. offload_optimizer selects where the optimizer's states are stored. A skipped
-// step does not change the states, and leaves a delayed update pending.
+// specifies. Stages 2 and 3 sum each pass over tp and dp, and at the end of the step the shards of
+// tied embeddings over the embedding group, because the two stages pass at different times. Then it
+// computes the global norm. Then it updates, with a gradient scale of the plan's divisor, the loss
+// scale and the clipping. Then it publishes the values over dp and sets the gradients to zero.
+// offload_optimizer selects where the optimizer's states are stored. A skipped step does not change
+// the states, and leaves a delayed update pending.
 //
 // With overlap_comm a bucket's values are published as soon as its owners have updated them, while
 // the next bucket is updated. This can continue when the next step's forward begins (Megatron-LM's
@@ -71,12 +73,14 @@ class Step {
   using Part = zero::Part;
   virtual ~Step() = default;
 
-  void begin_micro_batch(bool last);
+  void begin_micro_batch(bool last) { begin_pass({.last = last}); }
+  void begin_pass(const Pass& pass);
   virtual void before_use(const Part& part);     // values are valid until after_use
   virtual void after_use(const Part&) {}         // once for each before_use
   virtual void before_gradients(const Part&) {}  // gradients are valid until they are ready
   void gradients_ready(const Part& part);
-  void end_micro_batch();
+  void end_micro_batch() { end_pass(); }
+  void end_pass();
 
   // The two halves of a step, for oracles that read the summed gradients in between. Each is
   // collective over all ranks of the grid. Call reduce once, then update once.
@@ -140,7 +144,7 @@ class Step {
   virtual Tensor gradients(Range range) const { return context_.states.gradients(range); }
   virtual Published published(std::size_t index) const;
   virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
-  virtual void close_micro_batch() {}
+  virtual void close_pass() {}
 
   // For destructors: other ranks may be in a pending transfer.
   void finish() noexcept;
@@ -151,6 +155,7 @@ class Step {
 
  private:
   void launch(std::size_t index);
+  void reduce_tied_shards();
   void publish(std::size_t bucket);
   void publish_all();
 

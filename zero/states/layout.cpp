@@ -49,7 +49,8 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
   struct Open {
     Bucket bucket;
     std::int64_t elements = 0;
-    int part = 0, closed_at = 0;
+    int part = 0, chunk = 0, closed_at = 0;
+    bool tied = false;
   };
   std::map<std::pair<bool, bool>, Open> open;  // by frozen and persistent
   std::vector<Open> closed;
@@ -57,10 +58,13 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
   for (const int index : ready_order(plan)) {
     const auto at = static_cast<std::size_t>(index);
     const GradientRow& row = plan.rows[at];
-    const int part = options.parts.empty() ? 0 : options.parts[at];
-    const bool persistent = !options.parts.empty() && row.elements <= options.persistence_threshold;
+    const bool by_parts = !options.parts.empty(), tied = by_parts && is_tied(row);
+    const int part = by_parts ? options.parts[at] : 0;
+    const int chunk = options.chunks.empty() ? 0 : options.chunks[at];
+    const bool persistent = by_parts && row.elements <= options.persistence_threshold;
     Open& current = open[{row.frozen, persistent}];
-    const bool leaves_part = !persistent && part != current.part;
+    const bool leaves_part =
+        (!persistent && part != current.part) || chunk != current.chunk || tied != current.tied;
     const bool full =
         current.elements > 0 && current.elements + row.elements > options.reduce_bucket_size;
     if (!current.bucket.rows.empty() && (leaves_part || full)) {
@@ -72,6 +76,8 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
     current.bucket.rows.push_back(index);
     current.elements += row.elements;
     current.part = part;
+    current.chunk = chunk;
+    current.tied = tied;
     current.closed_at = position++;
   }
   for (auto& [kind, last] : open) closed.push_back(std::move(last));
@@ -127,6 +133,14 @@ Range intersection(Range a, Range b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
+bool is_tied(const Layout& layout, const Bucket& bucket) {
+  for (std::size_t i = bucket.segments_begin; i < bucket.segments_end; ++i) {
+    const std::vector<Over>& reduce = layout.segments[i].reduce;
+    if (std::find(reduce.begin(), reduce.end(), Over::embedding) != reduce.end()) return true;
+  }
+  return false;
+}
+
 std::vector<Range> owned_ranges(const Layout& layout, bool sharded, int dp_rank) {
   std::vector<Range> owned;
   for (const Bucket& bucket : layout.buckets)
@@ -140,6 +154,9 @@ Layout layout(const GradientPlan& plan, const LayoutOptions& options) {
   if (!options.parts.empty() && options.parts.size() != plan.rows.size())
     machine::reject("parts has {} entries; expected {}, one for each parameter",
                     options.parts.size(), plan.rows.size());
+  if (!options.chunks.empty() && options.chunks.size() != plan.rows.size())
+    machine::reject("chunks has {} entries; expected {}, one for each parameter",
+                    options.chunks.size(), plan.rows.size());
   Layout result;
   result.shards = plan.dp;
   result.offsets.resize(plan.rows.size());

@@ -7,7 +7,8 @@
 // in the same way. A bucket is closed when the next parameter would exceed reduce_bucket_size
 // elements; a larger parameter has its own bucket (DeepSpeed's reduce_bucket_size). If parts are
 // given, no bucket holds parameters of two parts, so that a part can be gathered separately (stage
-// 3). Small parameters (persistence_threshold) have separate buckets; so do frozen ones, which come
+// 3), and none holds tied and other parameters, so that both stages shard the tied ones alike.
+// Small parameters (persistence_threshold) have separate buckets; so do frozen ones, which come
 // last. Buckets are in the order in which they become complete.
 //
 // Inside a bucket, parameters with the same extra reductions (embedding, tp) and the same number of
@@ -55,6 +56,8 @@ struct Bucket {
 struct LayoutOptions {
   std::int64_t reduce_bucket_size = 500'000'000;  // elements, without padding
   std::vector<int> parts = {};  // of each row of the plan; empty: parts do not matter
+  std::vector<int> chunks =
+      {};  // of each row, if parts are given; empty: one. Each has own buckets
   // If parts are given, parameters of at most this many elements are persistent (DeepSpeed's
   // stage3_param_persistence_threshold).
   std::int64_t persistence_threshold = 100'000;
@@ -80,6 +83,8 @@ struct Layout {
     return {bucket.range.begin / shards, bucket.range.end / shards};
   }
 };
+// Returns whether the gradients of a bucket's parameters are summed over the embedding group.
+bool is_tied(const Layout& layout, const Bucket& bucket);
 // The ranges that a rank of dp updates: its shard of each trained bucket, or one range of all
 // elements if nothing is sharded or trained.
 std::vector<Range> owned_ranges(const Layout& layout, bool sharded, int dp_rank);
