@@ -5,6 +5,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "pipeline/messages.h"
 #include "suite/trainer/model_chunks.h"
 
 namespace suite {

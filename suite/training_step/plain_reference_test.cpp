@@ -51,8 +51,9 @@ void expect_agreement(const std::string& what, const TrainingConfig& config,
                       unscaled_gradient(*trainer, *parameter));
       if (skipped[static_cast<std::size_t>(step)]) make_overflow(*trainer);
       const zero::StepResult result = trainer->update();
-      if (step == first)
+      if (step == first) {
         EXPECT_NEAR(plain.gradient_norm, result.gradient_norm, 1e-11 * result.gradient_norm);
+      }
       for (const collectives::Parameter* parameter : trainer->parameters()) {
         const ParameterHistory& mine = plain.parameters.at(parameter->name);
         const std::vector<double> values = to_doubles(parameter->value);
