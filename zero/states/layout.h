@@ -56,7 +56,6 @@ struct Bucket {
 struct LayoutOptions {
   std::int64_t reduce_bucket_size = 500'000'000;  // elements, without padding
   std::vector<int> parts = {};  // of each row of the plan; empty: parts do not matter
-  {};                           // of each row, if parts are given; empty: one. Each has own buckets
   // If parts are given, parameters of at most this many elements are persistent (DeepSpeed's
   // stage3_param_persistence_threshold).
   std::int64_t persistence_threshold = 100'000;
