@@ -137,7 +137,7 @@ zero::Passes model_passes(const TrainingConfig& config, const ModelParts& parts,
     zero::Usage& usage = passes.kinds.emplace_back();
     usage.gradients.emplace();
     if (action.kind == Kind::forward) usage.uses = forward_uses(parts, chunk);
-    if (pipeline::action.kind == Kind::backward || action.kind == Kind::backward_input)
+    if (action.kind == Kind::backward || action.kind == Kind::backward_input)
       usage.uses = backward_uses(config, parts, chunk);
     if (action.kind == Kind::backward || action.kind == Kind::backward_weights) {
       add_gradients(usage, parts, chunk);
