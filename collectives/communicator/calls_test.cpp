@@ -50,6 +50,23 @@ TEST(CallsCost, ScratchIsKeptOncePerLengthAndGroup) {
   EXPECT_EQ(other.scratch(), 2 * once.scratch());
 }
 
+// The library does not count its bytes.
+TEST(CallsCost, TheLibraryHasNoTraffic) {
+  CallsCost cost;
+  const CollectiveCalls reduce{"tp", Operation::all_reduce, Dtype::float32, 4, 4096, 2};
+  const CollectiveCalls gather{"tp", Operation::all_gather, Dtype::float32, 4, 4096, 2};
+  GroupAlgorithms algorithms;
+  algorithms.set(Operation::all_reduce, library);
+  for (const CollectiveCalls& calls : {reduce, gather})
+    cost.add(calls, usual_algorithm(calls, Transport::mpi, algorithms), 0);
+  EXPECT_EQ(cost.traffic("tp").size(), 1u);
+  EXPECT_EQ(cost.traffic("tp").count({Operation::all_gather, Dtype::float32}), 1u);
+  EXPECT_EQ(cost.by_library("tp"),
+            (std::set<machine::TrafficLabel>{{Operation::all_reduce, Dtype::float32}}));
+  EXPECT_TRUE(cost.by_library("dp").empty());
+  EXPECT_EQ(cost.scratch() + cost.staging(), 0u);
+}
+
 TEST(CallsCost, OneRankCostsNothing) {
   CallsCost cost;
   cost.add({"tp", Operation::all_reduce, Dtype::float32, 1, 64, 5}, "ring", 0);
