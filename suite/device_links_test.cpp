@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "machine/testing/nccl_calls.h"
 #include "suite/testing/on_threads.h"
 #include "suite/testing/small_steps.h"
 
@@ -35,7 +37,17 @@ class OverDeviceLinks : public testing::TestWithParam<OnDevices> {
       for (const harness::OracleResult& result : record.oracles)
         EXPECT_EQ(result.ruling, Ruling::pass)
             << record.name << ": " << name(result.oracle) << ": " << result.text;
+      if (record.name.find("transport:nccl") != std::string::npos) expect_staging_judged(record);
     }
+  }
+  // A sum over nccl needs memory for the received terms, which only this category shows.
+  static void expect_staging_judged(const harness::Record& record) {
+    const std::vector<std::string> sums{"mlp", "row_parallel_linear", "zero_step", "gpt_step"};
+    if (std::ranges::find(sums, record.unit) == sums.end()) return;
+    const auto links =
+        std::ranges::find(record.memory, std::string("links"), &harness::CategoryBytes::category);
+    ASSERT_NE(links, record.memory.end()) << record.name;
+    EXPECT_EQ(links->measured, links->expected) << record.name;
   }
   static void expect_ruled(const std::string& unit, AxisFlags flags, int ranks) {
     flags.insert({"transport", std::string(name(GetParam().transport))});
@@ -44,6 +56,8 @@ class OverDeviceLinks : public testing::TestWithParam<OnDevices> {
   static void expect_steps_ruled(AxisFlags flags, int ranks) {
     flags.insert(
         {{"transport", std::string(name(GetParam().transport))}, {"ranks", std::to_string(ranks)}});
+    // The library does not count its bytes, so the oracle of volume would not rule.
+    flags.insert({{"tp-algorithm", "ours"}, {"dp-algorithm", "ours"}});
     expect_ruled(small_steps::steps(flags), ranks);
   }
 };
@@ -85,6 +99,44 @@ TEST_P(OverDeviceLinks, TrainingSteps) {
                       {"pipeline-model-parallel-size", "2"},
                       {"data-parallel-size", std::to_string(dp)}},
                      4 * dp);
+}
+
+// All sums and gathers of tp and dp are NCCL's own, by default and if selected. A group that ran
+// our plans would send, or would send bytes that the oracle of volume does not expect.
+TEST_P(OverDeviceLinks, TrainingStepsByTheLibrary) {
+  if (GetParam().transport != machine::Transport::nccl) GTEST_SKIP() << "only nccl has a library";
+  const auto run = [](AxisFlags flags) {
+    flags.insert({{"transport", "nccl"}, {"ranks", "4"}, {"tensor-model-parallel-size", "2"}});
+    const std::vector<harness::PlannedCase> cases = small_steps::steps(flags);
+    EXPECT_FALSE(cases.empty());
+    return on_threads::run(cases, 4, 0.001, {}, GetParam().devices);
+  };
+  const auto expect_ruled_except_volume = [](const harness::Record& record, Ruling volume) {
+    EXPECT_EQ(record.verdict, Ruling::pass) << record.name << ": " << record.reason;
+    for (const harness::OracleResult& result : record.oracles)
+      EXPECT_EQ(result.ruling, result.oracle == harness::Oracle::volume ? volume : Ruling::pass)
+          << record.name << ": " << name(result.oracle) << ": " << result.text;
+    EXPECT_NE(record.note.find("the library's collectives in groups tp"), std::string::npos)
+        << record.note;
+  };
+  const auto before = machine::nccl_calls();
+  for (const char* algorithm : {"default", "library"})
+    for (const harness::Record& record : run({{"data-parallel-size", "2"},
+                                              {"sequence-parallel", "on"},
+                                              {"zero-stage", algorithm[0] == 'd' ? "0" : "1,3"},
+                                              {"tp-algorithm", algorithm},
+                                              {"dp-algorithm", algorithm}}))
+      expect_ruled_except_volume(record, Ruling::skipped);
+  if (const auto after = machine::nccl_calls()) {
+    EXPECT_EQ(after->sends, before->sends);
+    EXPECT_GT(after->all_reduces, before->all_reduces);
+    EXPECT_GT(after->all_gathers, before->all_gathers);
+    EXPECT_GT(after->reduce_scatters, before->reduce_scatters);
+  }
+  // The stages and the two copies of the table use messages, which are counted.
+  for (const harness::Record& record :
+       run({{"pipeline-model-parallel-size", "2"}, {"tp-algorithm", "library"}}))
+    expect_ruled_except_volume(record, Ruling::pass);
 }
 
 // Staged communication holds its memory on the host. The memory oracle rules on the device's.

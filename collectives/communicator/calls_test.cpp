@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <set>
+
 #include "collectives/communicator/communicator.h"
+#include "machine/testing/meeting_link.h"
 
 namespace collectives {
 namespace {
@@ -48,6 +52,57 @@ TEST(CallsCost, ScratchIsKeptOncePerLengthAndGroup) {
   EXPECT_EQ(again.scratch(), once.scratch());
   EXPECT_GT(longer.scratch(), once.scratch());
   EXPECT_EQ(other.scratch(), 2 * once.scratch());
+}
+
+// The library does not count its bytes.
+TEST(CallsCost, TheLibraryHasNoTraffic) {
+  CallsCost cost;
+  const CollectiveCalls reduce{"tp", Operation::all_reduce, Dtype::float32, 4, 4096, 2};
+  const CollectiveCalls gather{"tp", Operation::all_gather, Dtype::float32, 4, 4096, 2};
+  GroupAlgorithms algorithms;
+  algorithms.set(Operation::all_reduce, library);
+  for (const CollectiveCalls& calls : {reduce, gather})
+    cost.add(calls, usual_algorithm(calls, Transport::mpi, algorithms), 0);
+  EXPECT_EQ(cost.traffic("tp").size(), 1u);
+  EXPECT_EQ(cost.traffic("tp").count({Operation::all_gather, Dtype::float32}), 1u);
+  EXPECT_EQ(cost.by_library("tp"),
+            (std::set<machine::TrafficLabel>{{Operation::all_reduce, Dtype::float32}}));
+  EXPECT_TRUE(cost.by_library("dp").empty());
+  EXPECT_EQ(cost.scratch() + cost.staging(), 0u);
+}
+
+// A communicator over a rendezvous link keeps memory for the parts that it sums, from the first
+// call with a length. Gathers sum nothing.
+TEST(CallsCost, StagingIsThatOfTheRounds) {
+  constexpr int ranks = 3;
+  machine::MeetingPoint point;
+  machine::run_ranks(ranks, [&](machine::World& world) {
+    machine::Device& device = world.host_device();
+    Communicator group(world, std::make_unique<machine::MeetingLink>(world.group(), point));
+    const std::size_t before = device.ledger().current(machine::Category::links);
+    CallsCost cost;
+    std::size_t without_gathers = 0;
+    for (const std::int64_t elements : {30, 3000, 900'000}) {
+      const auto tensor = [&](std::int64_t size) {
+        return machine::Tensor(device, Dtype::float32, {size}, machine::Category::buffers);
+      };
+      const machine::Tensor whole = tensor(elements), share = tensor(elements / ranks);
+      device.stream().kernels().fill(whole, 1);
+      for (int call = 0; call < 2; ++call) {
+        group.all_reduce(whole);
+        group.reduce_scatter(whole, share);
+      }
+      for (const Operation operation : {Operation::all_reduce, Operation::reduce_scatter})
+        cost.add({"dp", operation, Dtype::float32, ranks, elements}, group);
+      without_gathers = cost.staging();
+      group.all_gather(share, whole);
+      cost.add({"dp", Operation::all_gather, Dtype::float32, ranks, elements}, group);
+      EXPECT_EQ(cost.staging(), without_gathers);
+    }
+    EXPECT_GT(cost.staging(), 0u);
+    EXPECT_EQ(device.ledger().current(machine::Category::links) - before, cost.staging());
+    world.barrier(world.group());
+  });
 }
 
 TEST(CallsCost, OneRankCostsNothing) {

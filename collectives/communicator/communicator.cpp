@@ -201,6 +201,7 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
   }
 
   const machine::Dtype dtype = present.dtype();
+  if (algorithm.empty() && size() > 1) algorithm = algorithms_.of(operation);
   if (algorithm == library) {
     link_->count_as({operation, dtype});
     run_library({operation, dtype, reduction, count, root, in_place, traffic.get()}, *link_,

@@ -16,7 +16,9 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <utility>
 
+#include "collectives/communicator/group_algorithms.h"
 #include "collectives/communicator/staging.h"
 #include "collectives/execute.h"
 #include "collectives/plan.h"
@@ -25,9 +27,6 @@
 #include "machine/world/world.h"
 
 namespace collectives {
-
-// "library" runs the library's own collective: MPI's over mpi, NCCL's over nccl.
-inline constexpr std::string_view library = "library";
 
 // Returns direct_one_step for the smallest all-reduces, dissemination for barriers, and ring for
 // all-gather and broadcast over mpi. Returns direct for all other operations; its sums do not
@@ -51,7 +50,12 @@ class Communicator {
   machine::Link& link() { return *link_; }
   const machine::Link& link() const { return *link_; }
 
-  // An empty algorithm selects default_algorithm. `out` may be `in`.
+  // The algorithms of calls that name none, in a group of several ranks. By default
+  // default_algorithm. The same on all ranks of the group.
+  void set_algorithms(GroupAlgorithms algorithms) { algorithms_ = std::move(algorithms); }
+  const GroupAlgorithms& algorithms() const { return algorithms_; }
+
+  // An empty algorithm selects the group's. `out` may be `in`.
   void all_reduce(const Tensor& in, const Tensor& out, std::string_view algorithm = {},
                   Reduction reduction = Reduction::sum);
   void all_reduce(const Tensor& data) { all_reduce(data, data); }
@@ -106,6 +110,7 @@ class Communicator {
 
   machine::World& world_;
   std::unique_ptr<machine::Link> link_;
+  GroupAlgorithms algorithms_;
   int inner_ = 1;
   Tensor nothing_;
   Staging staging_;

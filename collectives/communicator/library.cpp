@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -98,8 +99,15 @@ void run_mpi(const LibraryCall& call, machine::MpiLink& link, machine::Kernels& 
       return check(MPI_Allreduce(in, output, n, type, op, all));
     case all_gather:
       return check(MPI_Allgather(in, n, type, output, n, type, all));
-    case reduce_scatter:
-      return check(MPI_Reduce_scatter_block(input, output, n, type, op, all));
+    case reduce_scatter: {
+      if (!call.in_place) return check(MPI_Reduce_scatter_block(input, output, n, type, op, all));
+      // MPI's form in place writes every rank's share to the start of the buffer.
+      const std::size_t bytes = call.count * size_of(call.dtype);
+      const auto share = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      check(MPI_Reduce_scatter_block(input, share.get(), n, type, op, all));
+      std::memcpy(output, share.get(), bytes);
+      return;
+    }
     case broadcast:  // in one buffer, so the root copies its input
       if (rank == root && !call.in_place)
         std::memcpy(output, input, call.count * size_of(call.dtype));

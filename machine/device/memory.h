@@ -18,7 +18,7 @@ enum class Category : unsigned char {
   optimizer,    // master weights and moments
   activations,  // kept by forward for backward
   buffers,      // staging, temporaries, communication
-  links,        // where a link receives; only the units of collectives have a formula for it
+  links,        // where a link receives; its own bytes and the staging of collectives
 };
 inline constexpr std::size_t num_categories = 6;
 inline constexpr Category all_categories[] = {Category::parameters, Category::gradients,

@@ -56,6 +56,8 @@ struct Key {
   std::string_view why{}, instead{};
   bool (*in_step)(const TrainingConfig& config) = nullptr;  // planned: whether a step supports it
   std::string_view unset{};  // the word on the command line for no value: "model", "schedule"
+  // Divides a list of values on the command line. Null: at each comma.
+  std::vector<std::string> (*divide)(std::string_view list) = nullptr;
   std::string_view about{};  // of an axis, for --help
 
   std::string_view name() const { return !deepspeed.empty() ? deepspeed : command_name(); }

@@ -1,6 +1,7 @@
 // Keys of a step: precision, pipeline, degrees, batch, optimizer, activations. Case names list the
 // axes in this order.
 
+#include "collectives/communicator/group_algorithms.h"
 #include "pipeline/schedule.h"
 #include "suite/configuration/keys.h"
 
@@ -48,6 +49,13 @@ const Needs full{"--recompute-granularity full", is_full};
 const Needs full_over_tp{"--recompute-granularity full and --tensor-model-parallel-size above 1",
                          [](Config c) { return is_full(c) && c.degrees.tp > 1; }};
 
+Key algorithms(std::string_view name, FieldOf field, std::string_view about) {
+  Key key = axis(name, "", field, about);
+  key.unset = "default";
+  key.divide = collectives::divide_algorithm_texts;
+  return key;
+}
+
 }  // namespace
 
 std::vector<Key> step_keys() {
@@ -56,6 +64,10 @@ std::vector<Key> step_keys() {
            {.choices = {"float", "bfloat16", "half", "double"},
             .synonyms = {{"float32", "float"}, {"float16", "half"}, {"float64", "double"}}}),
       axis("transport", "", AT(transport), "transport of all groups"),
+      algorithms("tp-algorithm", AT(algorithms.tp), "collectives of tp"),
+      algorithms("dp-algorithm", AT(algorithms.dp), "collectives of dp"),
+      algorithms("embedding-algorithm", AT(algorithms.embedding),
+                 "collectives between stages that hold the same parameters"),
       axis("schedule", "", AT(pipeline.schedule), "schedule of the pipeline",
            {.choices = pipeline::schedule_names()}),
       {.megatron = "--num-virtual-stages-per-pipeline-rank",

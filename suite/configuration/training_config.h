@@ -62,6 +62,12 @@ struct TrainingConfig {
     int gradient_accumulation_steps = 0;  // 0: derived from the two sizes above
   };
 
+  // The algorithms of a group's collectives: a name, or OPERATION=NAME separated by commas
+  // (collectives/communicator/group_algorithms.h). Empty: the default (group_algorithms.h).
+  struct Algorithms {
+    std::string tp, dp, embedding;
+  };
+
   struct Pipeline {
     std::string schedule = "1f1b";
     std::optional<int> virtual_stages;  // chunks per stage; empty: the schedule's default
@@ -114,6 +120,7 @@ struct TrainingConfig {
   Model model;
   Precision precision;
   machine::Transport transport = machine::Transport::shared_memory;
+  Algorithms algorithms;
   Pipeline pipeline;
   machine::Degrees degrees;
   bool tensor_parallel = true;  // DeepSpeed's tensor_parallel.enabled

@@ -21,8 +21,8 @@ LayerShell::LayerShell(const Case& c, Context& context, const LayerTraits& trait
       context_(context),
       traits_(traits),
       claims_(traits.claims(c)),
-      memory_(context.device.ledger()),
       tp_(context.world, context.group, c.transport),
+      memory_(context.device.ledger()),
       run_(context.device, tp_, c, traits, context.seed) {
   run_.add_earlier_gradients(run_.partial_gradients(), tp_.rank(), 1);
   context.device.stream().synchronize();
@@ -57,7 +57,7 @@ void LayerShell::judge(Judge& judge) {
   judge_results(judge, run_, case_, traits_, claims_.longest_sum, got, shared_reference());
 }
 
-void LayerShell::judge_memory(Judge& judge) const {
+void LayerShell::judge_memory(Judge& judge) {
   collectives::CallsCost cost;
   for (const Pass pass : all_passes) add_calls(cost, pass);
   // Staged collectives hold their scratch in host memory, which this device does not count.
@@ -71,6 +71,9 @@ void LayerShell::judge_memory(Judge& judge) const {
   check(Category::optimizer, 0);
   check(Category::activations, claims_.saved);
   check(Category::buffers, run_.passed_bytes() + claims_.buffers + scratch);
+  if (!tp_.link().is_rendezvous()) return;
+  judge.shares_reference(Oracle::memory);  // the rounds of the plans
+  check(Category::links, cost.staging());
 }
 
 void LayerShell::judge_saved(Judge& judge, Pass pass) const {
@@ -81,12 +84,12 @@ void LayerShell::judge_saved(Judge& judge, Pass pass) const {
                memory_.current(Category::activations), expected);
 }
 
-void LayerShell::add_calls(collectives::CallsCost& cost, Pass pass) const {
+void LayerShell::add_calls(collectives::CallsCost& cost, Pass pass) {
   for (const CollectiveCalls& calls : claims_.calls[static_cast<std::size_t>(pass)])
-    cost.add(calls, collectives::usual_algorithm(calls, case_.transport), tp_.rank());
+    cost.add(calls, tp_);
 }
 
-void LayerShell::judge_volume(Judge& judge, Pass pass) const {
+void LayerShell::judge_volume(Judge& judge, Pass pass) {
   collectives::CallsCost cost;
   add_calls(cost, pass);
   std::map<TrafficLabel, Traffic> expected = cost.traffic("tp");

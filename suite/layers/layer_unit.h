@@ -38,9 +38,9 @@ class LayerShell {
   void describe(Description& description);
 
  private:
-  void judge_memory(Judge& judge) const;
-  void judge_volume(Judge& judge, Pass pass) const;
-  void add_calls(collectives::CallsCost& cost, Pass pass) const;
+  void judge_memory(Judge& judge);
+  void judge_volume(Judge& judge, Pass pass);
+  void add_calls(collectives::CallsCost& cost, Pass pass);
   void judge_saved(Judge& judge, Pass pass) const;
   void judge_bits(Judge& judge) const;
   LayerReference shared_reference() const;
@@ -49,8 +49,8 @@ class LayerShell {
   Context& context_;
   LayerTraits traits_;
   LayerClaims claims_;
-  harness::PeakMeter memory_;
   collectives::Communicator tp_;
+  harness::PeakMeter memory_;  // without the memory of the link itself
   LayerRun run_;
 };
 

@@ -40,6 +40,14 @@ class BadInput(TemporaryFolder):
         self.refused(2, [*gpt, "--ranks", "1", "--global-batch-size", "7", "--micro-batch-size", "2"],
                      "global-batch-size 7", "8")
 
+    def test_algorithms_of_a_step(self):
+        gpt = ["run", "gpt_step", "--ranks", "4", "--tp", "2", "--pp", "1", "--dp", "2"]
+        self.refused(2, [*gpt, "--tp-algorithm", "libary"], "tp-algorithm", "'libary'", "'library'")
+        self.refused(2, [*gpt, "--dp-algorithm", "all_reduc=ring"], "dp-algorithm", "'all_reduc'", "'all_reduce'")
+        self.refused(2, [*gpt, "--dp-algorithm", "all_reduce=library,all_gather=rng"], "all_gather algorithm 'rng'", "'ring'")
+        self.refused(2, [*gpt, "--tp-algorithm", "library", "--transport", "shared_memory"],
+                     "tp-algorithm library requires transport mpi or nccl (got shared_memory)")
+
     def test_ways_to_hold_activations(self):
         gpt = ["run", "gpt_step", "--ranks", "2", "--pp", "1", "--dp", "1"]
         self.refused(2, ["run", "gpt_step", "--tp", "1", "--sequence-parallel", "1"], "sequence-parallel requires tp 2 or more")

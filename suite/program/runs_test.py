@@ -93,6 +93,23 @@ class GoodRun(TemporaryFolder):
                          env=NO_FIGURES)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_a_step_by_the_collectives_of_mpi(self):
+        # ZeRO stage 1 reduces and gathers in place. MPI counts no bytes, so the oracle of volume does not rule.
+        done = shardmark("run", "gpt_step", "--model", "tiny", "--ranks", "4", "--tp", "2", "--pp", "1", "--dp", "2", "--transport", "mpi",
+                         "--dtype", "float", "--sequence-parallel", "on", "--zero-stage", "0,1", "--global-batch-size", "4",
+                         "--recompute-granularity", "none", "--schedule", "1f1b", "--tp-algorithm", "library",
+                         "--dp-algorithm", "all_reduce=library,reduce_scatter=library,all_gather=library", "--max-seconds", "0.05",
+                         "--no-limits", "--out", self.path("run"), env=NO_FIGURES, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        cases = read_run(self.path("run"))["benchmarks"]
+        self.assertEqual({case["case"]["zero-stage"] for case in cases}, {"0", "1"})
+        for case in cases:
+            self.assertEqual(case["verdict"], "pass", case)
+            self.assertEqual({case["oracles"][oracle]["verdict"] for oracle in ("numerics", "memory", "schedule", "determinism")}, {"pass"})
+            self.assertEqual(case["oracles"]["volume"]["verdict"], "skipped")
+            self.assertIn("the library does not count the bytes", case["oracles"]["volume"]["text"])
+            self.assertEqual(case.get("wire_bytes_measured", 0), 0, "a plan of ours ran")
+
     def test_google_benchmarks_flags(self):
         listed = shardmark("run", "all_gather", "--ranks", "2", "--benchmark_list_tests", "--benchmark_filter=algorithm:ring.*bytes:8$",
                            "--out", self.path("listed"))

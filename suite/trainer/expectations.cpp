@@ -1,10 +1,10 @@
 #include "suite/trainer/expectations.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "collectives/communicator/calls.h"
 #include "layers/models/gpt_memory.h"
 #include "suite/reference/boundary_traffic.h"
 #include "zero/cost/cost.h"
@@ -60,34 +60,32 @@ std::vector<collectives::CollectiveCalls> calls_over_tp(const Trainer& trainer) 
   return all;
 }
 
-// Returns the cost of all collectives of a step, by group.
+}  // namespace
+
 collectives::CallsCost cost_of_calls(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  const machine::Grid& grid = trainer.grid();
+  const zero::StepOptions options = config.step_options();
   collectives::CallsCost cost;
-  for (const collectives::CollectiveCalls& calls : calls_over_tp(trainer))
-    cost.add(calls, collectives::usual_algorithm(calls, config.transport),
-             grid.coordinate(Axis::tp));
+  const auto add = [&](const collectives::CollectiveCalls& calls, std::string_view asked = {}) {
+    cost.add(calls, *trainer.communicator(calls.group), asked);
+  };
+  for (const collectives::CollectiveCalls& calls : calls_over_tp(trainer)) add(calls);
   for (const collectives::CollectiveCalls& calls :
-       zero::expected_calls(config.zero.stage, trainer.plan(), trainer.states().layout(),
-                            config.step_options(), passes_of(trainer)))
-    cost.add(calls, zero::algorithm_of(calls, config.step_options(), config.transport),
-             trainer.communicator(calls.group)->rank());
-  const collectives::CollectiveCalls tokens{"dp", machine::Operation::all_reduce,
-                                            machine::Dtype::float64, config.degrees.dp, 1};
+       zero::expected_calls(config.zero.stage, trainer.plan(), trainer.states().layout(), options,
+                            passes_of(trainer)))
+    add(calls, zero::asked_algorithm(calls, options));
   if (config.uneven_tokens)
-    cost.add(tokens, collectives::usual_algorithm(tokens, config.transport),
-             grid.coordinate(Axis::dp));
+    add({"dp", machine::Operation::all_reduce, machine::Dtype::float64, config.degrees.dp, 1});
   return cost;
 }
 
-// Staged collectives hold their scratch in host memory, which the trainer's device does not count.
-std::size_t expected_scratch(const Trainer& trainer) {
-  const machine::Link& link = trainer.communicator("tp")->link();
-  return link.stages(trainer.states().device()) ? 0 : cost_of_calls(trainer).scratch();
+std::vector<std::string> groups_by_library(const Trainer& trainer) {
+  const collectives::CallsCost calls = cost_of_calls(trainer);
+  std::vector<std::string> groups;
+  for (const Trainer::Group& group : trainer.groups())
+    if (!calls.by_library(group.name).empty()) groups.push_back(group.name);
+  return groups;
 }
-
-}  // namespace
 
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
                            int stage) {
@@ -157,11 +155,19 @@ zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer) {
 std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
   const PassagePeaks passage = passage_peaks(trainer);
   const zero::ExpectedMemory states = expected_states(trainer);
-  return {{Category::parameters, states.parameters},
-          {Category::gradients, states.gradients},
-          {Category::optimizer, states.optimizer},
-          {Category::activations, passage.activations},
-          {Category::buffers, states.buffers + passage.buffers + expected_scratch(trainer)}};
+  const collectives::CallsCost calls = cost_of_calls(trainer);
+  const machine::Link& link = trainer.communicator("tp")->link();
+  // Staged collectives hold their scratch in host memory, which the trainer's device does not
+  // count.
+  const std::size_t scratch = link.stages(trainer.states().device()) ? 0 : calls.scratch();
+  std::map<Category, std::size_t> peaks{
+      {Category::parameters, states.parameters},
+      {Category::gradients, states.gradients},
+      {Category::optimizer, states.optimizer},
+      {Category::activations, passage.activations},
+      {Category::buffers, states.buffers + passage.buffers + scratch}};
+  if (link.is_rendezvous()) peaks[Category::links] = calls.staging();
+  return peaks;
 }
 
 std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expected_traffic(

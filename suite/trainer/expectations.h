@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "collectives/communicator/calls.h"
 #include "suite/trainer/trainer.h"
 #include "zero/cost/cost.h"
 
@@ -22,15 +24,24 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
                            int stage);
 PassagePeaks passage_peaks(const Trainer& trainer);
 
+// Returns the cost of all collectives of a step that updates. Collective over the groups whose
+// links are rendezvous links, before the first step.
+collectives::CallsCost cost_of_calls(const Trainer& trainer);
+
+// Returns the names of the groups of this rank in which the library runs collectives of a step.
+std::vector<std::string> groups_by_library(const Trainer& trainer);
+
 // Peak bytes by category over a step that is not the first. buffers: the decay mask, the norm's
-// doubles, the scratch of collectives, and the buffers of PassagePeaks.
+// doubles, the scratch of collectives, and the buffers of PassagePeaks. links, only of rendezvous
+// links: the staging of collectives.
 std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer);
 
 // Host memory and bytes moved per step with offload_optimizer and offload_param (zero/cost/cost.h).
 zero::ExpectedMemory expected_states(const Trainer& trainer);
 zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer);
 
-// Bytes and messages of one step by group and label, including the exchange of the norm.
+// Bytes and messages of one step by group and label, including the exchange of the norm, without
+// the calls that the library runs.
 std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expected_traffic(
     const Trainer& trainer);
 

@@ -10,6 +10,7 @@
 #include "machine/base/clock.h"
 #include "machine/device/kernels.h"
 #include "machine/world/grid.h"
+#include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/model_chunks.h"
 
 namespace suite {
@@ -76,6 +77,7 @@ void measure_layers(TrainingConfig& config, machine::World& world, const machine
   if (config.pipeline.partition_method != "profile" || placement(config).parts() == 1) return;
   const machine::Grid grid(config.degrees, group.index);
   collectives::Communicator tp(world, grid.group(machine::Axis::tp), config.transport);
+  tp.set_algorithms(group_algorithms(config, "tp"));
   const int layers = config.model.layers;
   std::array<std::int64_t, 3> mine{}, slowest{};  // first layer, middle layer, last layer
   const std::array measured{0, layers / 2, layers - 1};

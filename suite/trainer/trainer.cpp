@@ -7,6 +7,7 @@
 
 #include "machine/link/connect.h"
 #include "machine/world/step_clock.h"
+#include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/gpt2_weights.h"
 #include "suite/trainer/validation.h"
 
@@ -106,6 +107,9 @@ void Trainer::connect_groups() {
            ? std::make_unique<collectives::Communicator>(world_, ends, config_.transport)
            : nullptr,
        nullptr});
+  for (const Group& group : groups_)
+    if (group.communicator)
+      group.communicator->set_algorithms(group_algorithms(config_, group.name));
 }
 
 void Trainer::connect_executor() {

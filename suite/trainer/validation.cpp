@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/model_chunks.h"
 
 namespace suite {
@@ -57,6 +58,7 @@ void validate(const TrainingConfig& config) {
   check(options.offload_param, stage, options.offload_optimizer);
   config.learning_rate();
   validate_pipeline(config);
+  validate_algorithms(config);
 }
 
 }  // namespace suite

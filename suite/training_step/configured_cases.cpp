@@ -33,6 +33,7 @@ const Key& key_of(const std::string& axis) {
 std::vector<std::string> values_of(const std::string& axis, const std::string& text) {
   if (axis == "ranks") return harness::axis_texts<int>(axis, text);
   const Key& key = key_of(axis);
+  if (key.divide) return key.divide(text);
   TrainingConfig any;
   return key.unset.empty() && key.field(any).kind() == configuration::Kind::whole
              ? harness::axis_texts<int>(axis, text)

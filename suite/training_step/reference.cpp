@@ -93,6 +93,7 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   config.zero = {};
   config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
   config.transport = {};
+  config.algorithms = {};
   std::string text = fmt::format("{} {} {} {} {}", corpus.size(), corpus.source(), config.weights,
                                  config.model.vocabulary, config.model.sequence);
   for (const configuration::Key& key : configuration::keys())
@@ -197,6 +198,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.zero.options.offload_param = {};  // only ZeRO stage 3 supports it
   config.activations = {};
   config.transport = machine::Transport::shared_memory;
+  config.algorithms = {};
   const machine::Group alone{"reference", {world.rank()}, 0};
   auto trainer = std::make_unique<Trainer>(world, alone, device ? *device : world.host_device(),
                                            config, corpus);

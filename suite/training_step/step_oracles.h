@@ -24,7 +24,9 @@ bool take_step(
 // empty if there was no such step.
 void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryPeaks& peaks);
 
-// Takes one more step and judges its volume.
+// Takes one more step and judges its volume. The library does not count its bytes. If it runs
+// collectives of some groups, the oracle rules on the other calls, and if there are none, it does
+// not apply.
 void judge_volume(harness::Judge& judge, Trainer& trainer);
 
 // Judges the trainer's last step.

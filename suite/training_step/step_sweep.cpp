@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "suite/configuration/group_algorithms.h"
 #include "suite/configuration/models.h"
 #include "suite/configuration/readers.h"
 #include "suite/trainer/validation.h"
@@ -30,6 +31,7 @@ std::vector<std::string> allowed(const Key& key, Kind kind, bool configured) {
 }
 
 std::vector<std::string> expand(const Key& key, Kind kind, std::string_view text) {
+  if (key.divide) return key.divide(text);
   if (key.axis == "dtype") return harness::axis_texts<machine::Dtype>(key.axis, text);
   if (key.axis == "transport") return harness::axis_texts<machine::Transport>(key.axis, text);
   if (kind == Kind::truth) return harness::axis_texts<bool>(key.axis, text);
@@ -104,6 +106,11 @@ TrainingConfig completed(const TrainingConfig& given) {
 }
 
 std::string why_no_step(const TrainingCase& step) {
+  try {
+    check_algorithm_names(step.config);  // first: such an error concerns all cases
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
   const machine::Degrees& degrees = step.config.degrees;
   if (step.ranks != degrees.ranks())
     return fmt::format(

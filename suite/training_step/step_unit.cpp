@@ -1,10 +1,12 @@
 #include "suite/training_step/step_unit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "harness/measure/rates.h"
 #include "layers/models/gpt_cost.h"
 #include "machine/link/connect.h"
+#include "suite/trainer/expectations.h"
 #include "suite/trainer/gpt2_weights.h"
 #include "suite/trainer/layer_costs.h"
 #include "suite/trainer/timeline_record.h"
@@ -55,6 +57,8 @@ void StepUnit::warm_up(const std::function<void()>& begin) {
   for (const machine::Category category : machine::all_categories)
     before[category] = ledger.current(category);
   trainer_ = make_trainer();
+  // The links' own memory is not that of a step.
+  before[machine::Category::links] = ledger.current(machine::Category::links);
   trainer_->step();
   first_step_hash_ = trainer_->hash_of_values();
   const bool taken = take_step(*trainer_, [&] {
@@ -87,6 +91,7 @@ harness::Cost StepUnit::cost() const {
 
 void StepUnit::judge_step(harness::Judge& judge) {
   last_timeline_ = trainer_->timeline();
+  by_library_ = groups_by_library(*trainer_);
   judge_memory(judge, *trainer_, peaks_);
   judge_volume(judge, *trainer_);
   judge_schedule(judge, *trainer_);
@@ -101,6 +106,10 @@ void StepUnit::judge_repeated(harness::Judge& judge, Trainer& trainer) const {
 
 void StepUnit::describe_step(harness::Description& description) const {
   recorder_.describe(description, context_.world, context_.group, config_);
+  if (!by_library_.empty())
+    description.note +=
+        fmt::format("{}the library's collectives in groups {}",
+                    description.note.empty() ? "" : "; ", fmt::join(by_library_, ", "));
   description.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
   if (description.seconds <= 0) return;
   description.set("steps_per_second", 1 / description.seconds);

@@ -59,6 +59,7 @@ class StepUnit {
   std::unique_ptr<Trainer> trainer_;
   std::uint64_t first_step_hash_ = 0;
   pipeline::Timeline last_timeline_;
+  std::vector<std::string> by_library_;  // groups of this rank
 };
 
 }  // namespace suite

@@ -75,6 +75,26 @@ TEST(TrainingStep, AGptStepUsesBlockwiseAttention) {
   expect_passed(cases, 2);
 }
 
+// The oracle of volume expects the bytes of the selected algorithms, which differ from those of the
+// default. The list of dp has two texts.
+TEST(TrainingStep, AGptStepRunsTheSelectedAlgorithms) {
+  const auto cases = steps(
+      {{"ranks", "4"},
+       {"tensor-model-parallel-size", "1,4"},
+       {"data-parallel-size", "1,4"},
+       {"zero-stage", sanitized ? "1" : "0,1"},
+       {"tp-algorithm", "recursive_doubling"},
+       {"dp-algorithm", "all_reduce=recursive_doubling,reduce_scatter=recursive_halving,ours"}});
+  EXPECT_EQ(cases.size(), sanitized ? 4U : 8U);
+  expect_passed(cases, 4);
+  const auto refused = [](const std::string& flag, const std::string& value) {
+    return refusal("gpt_step", {{"model", "tiny"}, {"transport", "shared_memory"}, {flag, value}});
+  };
+  testing::expect_words(refused("tp-algorithm", "libary"), {"tp-algorithm", "'library'"});
+  testing::expect_words(refused("embedding-algorithm", "library"),
+                        {"embedding-algorithm library requires transport mpi or nccl"});
+}
+
 TEST(TrainingStep, AGptStepInHalfScalesItsLoss) {
   const auto cases =
       steps({{"ranks", "2"}, {"tensor-model-parallel-size", "2"}, {"dtype", "half"}});

@@ -69,8 +69,8 @@ struct ZeroStep : ZeroStepCases {
         context_(context),
         host_(machine::make_host_device_beside(context.device)),
         model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches),
-        memory_(context.device.ledger()),
         dp_(context.world, context.group, c.transport),
+        memory_(context.device.ledger()),
         plan_(model_.plan()) {
     host_->set_threads(std::max(1, context.device.threads() - 1));  // leaves a core to the copies
     model_.make_gradients(context.device, plan_.gradient_dtype);
@@ -311,9 +311,12 @@ struct ZeroStep : ZeroStepCases {
     whole_step();
     const zero::ExpectedMemory formula = zero::expected_memory(
         case_.stage, plan_, states_->layout(), adamw, options(adamw), model_.usage());
-    // The bytes in addition to the states: scratch of the collectives' plans, which staged
-    // collectives hold in host memory.
-    const std::size_t scratch = dp_.link().stages(context_.device) ? 0 : cost_of_calls().scratch();
+    // The bytes in addition to the states: scratch and staging of the collectives' plans, which
+    // staged collectives hold in host memory.
+    const collectives::CallsCost calls = cost_of_calls();
+    const std::size_t scratch = dp_.link().stages(context_.device) ? 0 : calls.scratch();
+    if (dp_.link().is_rendezvous())
+      judge.memory(Category::links, memory_.peak(Category::links), calls.staging());
     for (const auto& [category, expected] : {std::pair(Category::parameters, formula.parameters),
                                              {Category::gradients, formula.gradients},
                                              {Category::optimizer, formula.optimizer},
@@ -398,12 +401,12 @@ struct ZeroStep : ZeroStepCases {
     judge.exact("master and moments after all steps", offloaded.states, reference.states);
   }
 
-  collectives::CallsCost cost_of_calls() const {
+  collectives::CallsCost cost_of_calls() {
     collectives::CallsCost cost;
-    for (const collectives::CollectiveCalls& calls : zero::expected_calls(
-             case_.stage, plan_, states_->layout(), options(adamw), model_.usage()))
-      cost.add(calls, zero::algorithm_of(calls, options(adamw), case_.transport),
-               context_.group.index);
+    const zero::StepOptions step_options = options(adamw);
+    for (const collectives::CollectiveCalls& calls :
+         zero::expected_calls(case_.stage, plan_, states_->layout(), step_options, model_.usage()))
+      cost.add(calls, dp_, zero::asked_algorithm(calls, step_options));
     return cost;
   }
 
@@ -460,8 +463,8 @@ struct ZeroStep : ZeroStepCases {
   Context& context_;
   std::unique_ptr<machine::Device> host_;  // stores offloaded states
   ZeroStepModel model_;
-  harness::PeakMeter memory_;
   collectives::Communicator dp_;
+  harness::PeakMeter memory_;  // without the memory of the link itself
   zero::GradientPlan plan_;
   std::unique_ptr<zero::FlatStates> states_;
   std::vector<double> rounded_;  // initial values rounded to the dtype

@@ -162,13 +162,16 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   return calls.take();
 }
 
+std::string_view asked_algorithm(const CollectiveCalls& calls, const StepOptions& options) {
+  return calls.operation == Operation::all_reduce       ? options.all_reduce
+         : calls.operation == Operation::reduce_scatter ? options.reduce_scatter
+                                                        : options.all_gather;
+}
+
 std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
                               machine::Transport transport) {
-  const std::string& asked = calls.operation == Operation::all_reduce       ? options.all_reduce
-                             : calls.operation == Operation::reduce_scatter ? options.reduce_scatter
-                                                                            : options.all_gather;
-  if (!asked.empty()) return asked;
-  return collectives::usual_algorithm(calls, transport);
+  const std::string_view asked = asked_algorithm(calls, options);
+  return asked.empty() ? collectives::usual_algorithm(calls, transport) : asked;
 }
 
 OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,

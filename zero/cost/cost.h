@@ -64,7 +64,10 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options = {},
                                             const Passes& passes = {});
 
-// Returns the name of the algorithm that runs such a collective. The name may be "library".
+// Returns the name of the algorithm that the options ask for, or empty.
+std::string_view asked_algorithm(const CollectiveCalls& calls, const StepOptions& options);
+// Returns the name of the algorithm that runs such a collective, if the group's communicator has
+// the default algorithms. The name may be "library".
 std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
                               machine::Transport transport);
 

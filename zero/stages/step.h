@@ -40,10 +40,10 @@
 // cost.cpp and its memory in memory_cost.cpp.
 //
 // All stages with one layout compute the same norm and the same step, bit for bit, if all-reduce
-// and reduce-scatter sum in the same order. The algorithm direct does; ring over more than two
-// ranks does not. With gradient accumulation, stages 0 and 1 agree with each other, because both
-// add micro-batches before ranks. Stages 2 and 3 agree with each other, because both add ranks
-// before micro-batches.
+// and reduce-scatter sum in the same order. The algorithm direct does; ring and the libraries over
+// more than two ranks do not. With gradient accumulation, stages 0 and 1 agree with each other,
+// because both add micro-batches before ranks. Stages 2 and 3 agree with each other, because both
+// add ranks before micro-batches.
 
 #include <functional>
 #include <memory>

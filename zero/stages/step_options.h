@@ -22,7 +22,7 @@ struct StepOptions {
   Rule rule = AdamW{};
   double clip_norm = std::numeric_limits<double>::infinity();  // of the global norm; infinity: off
   // The algorithms of the dp group's collectives and of the all-reduces over the extra groups.
-  // Empty: the communicator's default.
+  // Empty: the communicator's (Communicator::set_algorithms).
   std::string all_reduce = {}, reduce_scatter = {}, all_gather = {};
   // A longer bucket of values is published in runs of at most this size (64 * dp at least).
   std::int64_t allgather_bucket_size = 500'000'000;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "machine/virtual_gpu/configuration.h"
+#include "machine/virtual_gpu/counts.h"
 #include "machine/virtual_gpu/errors.h"
 #include "machine/virtual_gpu/memory.h"
 #include "machine/virtual_gpu/nccl/communicator.h"
@@ -402,6 +403,7 @@ ncclResult_t ncclGroupEnd() {
 
 ncclResult_t ncclAllReduce(const void* input, void* output, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  ++counts.nccl_all_reduces;
   return call(Kind::all_reduce, input, output, count, type, op, 0, comm, stream);
 }
 ncclResult_t ncclBroadcast(const void* input, void* output, std::size_t count, ncclDataType_t type,
@@ -414,11 +416,13 @@ ncclResult_t ncclReduce(const void* input, void* output, std::size_t count, nccl
 }
 ncclResult_t ncclAllGather(const void* input, void* output, std::size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
+  ++counts.nccl_all_gathers;
   return call(Kind::all_gather, input, output, count, type, ncclSum, 0, comm, stream);
 }
 ncclResult_t ncclReduceScatter(const void* input, void* output, std::size_t count,
                                ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream) {
+  ++counts.nccl_reduce_scatters;
   return call(Kind::reduce_scatter, input, output, count, type, op, 0, comm, stream);
 }
 #if NCCL_VERSION_CODE >= 22800
@@ -437,6 +441,7 @@ ncclResult_t ncclScatter(const void* input, void* output, std::size_t count, ncc
 #endif
 ncclResult_t ncclSend(const void* input, std::size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
+  ++counts.nccl_sends;
   return call(Kind::send, input, nullptr, count, type, ncclSum, peer, comm, stream);
 }
 ncclResult_t ncclRecv(void* output, std::size_t count, ncclDataType_t type, int peer,
