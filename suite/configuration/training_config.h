@@ -105,7 +105,7 @@ struct TrainingConfig {
   };
 
   struct Zero {
-    int stage = 0;                     // 2 and 3: without pipelines, one micro-batch in flight
+    int stage = 0;
     std::optional<bool> overlap_comm;  // empty: on in stage 3 only
     std::int64_t reduce_bucket_size = 500'000'000;
     std::int64_t param_persistence_threshold = 100'000;  // stage 3 (zero/states/layout.h)

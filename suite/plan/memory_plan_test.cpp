@@ -225,7 +225,7 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
     t.activations.cpu_checkpointing = one.cpu_checkpointing;
     t.zero.param_persistence_threshold = 100;
     t.zero.options.stage3_prefetch_bucket_size = 20'000;
-    for (int stage = 0; stage < (one.degrees.pp > 1 ? 2 : zero::num_stages); ++stage) {
+    for (int stage = 0; stage < zero::num_stages; ++stage) {
       const Held planned = held(t, {ours, stage}, {});
       ASSERT_EQ(planned.not_held, "");
       machine::run_ranks(one.degrees.ranks(), [&](machine::World& world) {
@@ -335,8 +335,7 @@ TEST(Ours, ReportsUnsupportedConfigurations) {
   t.degrees = {.pp = 2};
   t.batch = {1, 2, 2};
   EXPECT_EQ(held(t, {ours, 1}, {}).not_held, "");
-  for (int stage = 2; stage <= 3; ++stage)
-    expect_words(held(t, {ours, stage}, {}).not_held, {"pipeline-model-parallel-size 2"});
+  for (int stage = 2; stage <= 3; ++stage) EXPECT_EQ(held(t, {ours, stage}, {}).not_held, "");
   const Held away = held(t, {ours, 1, "cpu"}, {}), beside = held(t, {ours, 1}, {});
   EXPECT_EQ(away.gpu.optimizer, 0);
   EXPECT_GE(away.cpu.optimizer, beside.gpu.optimizer);

@@ -106,6 +106,10 @@ struct GptStep : StepUnit {
     // In the first step half of the ranks have no token that counts.
     add({quick}, "uneven", uneven_sgd + Variations{batch}, tp_and_dp);
     add({quick}, "shards", {batch, vary("zero-stage", {"3"}), rows_cut, full_recompute}, tp_and_dp);
+    // Several micro-batches are in flight, and every pass of a chunk gathers and reduces.
+    add({quick, smoke}, "shards over stages",
+        {vary("model", {"tiny"}), batch, vary("zero-stage", {"2", "3"})},
+        grids({4}, {1}, {2}, {2}));
     const Variations on_host{batch, in_bfloat16, vary("zero-stage", {"3"}),
                              vary("offload_optimizer", {"cpu"}), vary("offload_param", {"cpu"})};
     add({quick}, "offload_param", on_host, tp_and_dp);
@@ -352,9 +356,10 @@ struct GptGrid : GptStep {
                                                tp / 2 + pp / 4);
       for (const Profile profile : profiles) {
         const bool all = profile == Profile::paper;
-        for (const int stage : pp == 1 ? std::vector{0, 1, 2, 3}
-                               : all   ? std::vector{0, 1}
-                                       : std::vector{static_cast<int>(at / 2 % 2)})
+        const int small = static_cast<int>(at / 2 % 2);
+        for (const int stage : pp == 1 || all                   ? std::vector{0, 1, 2, 3}
+                               : profile == Profile::acceptance ? std::vector{small, 2 + small}
+                                                                : std::vector{small})
           sweep.slice({profile}, "grids",
                       grid + Variations{vary("zero-stage", {std::to_string(stage)}),
                                         // "profile" is not here: its parts follow measured times,

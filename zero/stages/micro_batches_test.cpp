@@ -60,7 +60,8 @@ TEST(MicroBatches, RejectsCallsOutOfOrder) {
     batches.ready(part(frozen));
     EXPECT_EQ(batches.take_complete(), 0u);
     batches.end();
-    EXPECT_THROW(batches.begin({.last = true}), std::logic_error);  // buckets of the last batch are taken
+    EXPECT_THROW(batches.begin({.last = true}),
+                 std::logic_error);  // buckets of the last batch are taken
   });
 }
 

@@ -1,5 +1,6 @@
 #include "zero/stages/stage2.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -9,7 +10,27 @@
 
 namespace zero {
 
+namespace {
+
+bool is_wholly_tied(const Layout& layout, const Bucket& bucket) {
+  const auto begin = layout.segments.begin();
+  return std::all_of(
+      begin + static_cast<std::ptrdiff_t>(bucket.segments_begin),
+      begin + static_cast<std::ptrdiff_t>(bucket.segments_end), [](const Segment& segment) {
+        return std::ranges::find(segment.reduce, Over::embedding) != segment.reduce.end();
+      });
+}
+
+}  // namespace
+
 Stage2::Stage2(StepContext context) : Step(std::move(context)), open_(layout().buckets.size()) {
+  for (const Bucket& bucket : layout().buckets)
+    if (is_tied(layout(), bucket) && !is_wholly_tied(layout(), bucket))
+      machine::reject(
+          "ZeRO stage {} with pipelines: a bucket holds tied and other parameters, so the two "
+          "stages "
+          "would shard the tied ones differently; give the parts of the layout",
+          context_.stage);
   context_.states.release_gradients();
   shards_ = zeros({layout().elements / context_.plan.dp});
   if (context_.stage == 2)  // stage 3 has the values elsewhere
