@@ -93,8 +93,8 @@ class Steps:
         # Ranks that share a GPU are checked but not timed, so sampling is short and every algorithm runs.
         for dtype in self.sizes(["float", "bfloat16"], ["float"]):
             parts.append(self.run(f"cuda_ipc_{dtype}", *COLLECTIVES, "--profile", "acceptance", "--transport", "cuda_ipc",
-                                  "--ranks", self.sizes("2,4", "2"), "--dtype", dtype, "--bytes", self.sizes("8,1000,1MiB,16MiB", "1000"),
-                                  "--max-seconds", "0.05" if not self.machine.virtual else "0.001", environment=alone))
+                                  "--ranks", self.sizes("2,4", "2"), "--dtype", dtype, "--bytes", self.sizes("8,1MiB" if dtype == "bfloat16" else "8,1000,1MiB,16MiB", "1000"),
+                                  "--max-seconds", self.sizes("0.02", "0.001"), environment=alone))
         dtypes = self.sizes("int8,uint8,int32,uint32,int64,uint64,half,double", "int8,half")
         parts.append(self.run("cuda_ipc_dtypes", "all_reduce", "reduce_scatter", "reduce", "--profile", "acceptance",
                               "--transport", "cuda_ipc", "--ranks", "3", "--dtype", dtypes, "--reduction", "sum,prod,max,min,avg",
@@ -115,7 +115,8 @@ class Steps:
         alone, staged = self.on_the_first(), ["--transport", "shared_memory", "--ranks", "2"]
         offloads = ["--offload_optimizer", "none,cpu,nvme", "--offload_param", "none,cpu,nvme", "--sub_group_size", "500"]
         return [
-            self.run("layers", *LAYERS, "--profile", "smoke", *staged, "--dtype", "float,bfloat16", environment=alone),
+            self.run("layers", *LAYERS, "--profile", "smoke", *staged, "--dtype", "float,bfloat16", "--max-seconds", self.sizes("0.2", "0.01"),
+                     environment=alone),
             self.run("gpt_step", "gpt_step", "--profile", "smoke", "--transport", "shared_memory",
                      "--pipeline-model-parallel-size", "1", environment=alone),
             self.run("zero_offload", "zero_step", *staged, "--zero-stage", "1,3", "--dtype", "float,bfloat16", "--parameters", "10007",
@@ -160,14 +161,15 @@ class Steps:
         for transport in ("nccl", "cuda_ipc"):
             words = ["--transport", transport]
             parts.append(self.run(f"collectives_{transport}", *units, "barrier", *words, "--ranks", ranks,
-                                  "--dtype", self.sizes("float,bfloat16", "float"), "--bytes", self.sizes("8,1MiB,64MiB", "8,1000")))
+                                  "--dtype", self.sizes("float,bfloat16", "float"), "--bytes", self.sizes("8,1MiB,64MiB", "8,1000"),
+                                  "--max-seconds", self.sizes("0.2", "0.001")))
             if not self.machine.virtual:
                 parts.append(self.run(f"armed_{transport}", "all_reduce", *words, "--ranks", str(most), "--dtype", "float",
-                                      "--bytes", "8:64MiB:x16", "--timing", "armed"))
+                                      "--bytes", "8:64MiB:x16", "--timing", "armed", "--max-seconds", "0.2"))
             parts.append(self.run(f"gpt_step_{transport}", "gpt_step", "--profile", "smoke", *words))
             parts.append(self.run(f"pipeline_{transport}", "pipeline_step", "--profile", "smoke", *words))
         parts.append(self.run("library", *units, "--transport", "nccl", "--algorithm", "library", "--ranks", ranks, "--dtype", "float",
-                              "--bytes", self.sizes("8,1MiB,64MiB", "1000")))
+                              "--bytes", self.sizes("8,1MiB,64MiB", "1000"), "--max-seconds", self.sizes("0.2", "0.001")))
         parts.append(self.hung(0, "--transport", "nccl", "--algorithm", "library", ranks=most))
         return parts
 

@@ -59,7 +59,8 @@ class CheckGpu(TemporaryFolder):
             page = file.read()
         self.assertIn("(virtual)", page)
         self.assertRegex(page, r"\| `armed` \| not run \| 0 \|")
-        self.assertIn("$ ", open(self.path("record/logs/one_gpu.log"), encoding="utf-8").read())
+        with open(self.path("record/logs/one_gpu.log"), encoding="utf-8") as file:
+            self.assertRegex(file.read(), r"(?m)^\$ \S+ run gemm --ranks 1 ")
 
     def test_a_stopped_check_goes_on(self):
         self.check("--only", "start", code=3)

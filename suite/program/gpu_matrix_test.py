@@ -66,7 +66,7 @@ class Gpus(TemporaryFolder):
         """Returns the units that have a case. The others say an allowed reason."""
         found = []
         for unit in of:
-            planned = shardmark("run", unit, *SHORT, *flags, "--benchmark_list_tests")
+            planned = shardmark("run", unit, *SHORT, *flags, *gpu_matrix.SHAPES.get(unit, []), "--benchmark_list_tests")
             if planned.returncode == 0 and planned.stdout.strip():
                 found.append(unit)
                 continue
@@ -80,7 +80,9 @@ class Gpus(TemporaryFolder):
         of = self.with_cases(of, flags)
         if not of:
             return
-        done = self.launch([*of, *SHORT, *flags], ranks, hosts, order)
+        # A unit ignores the flags of other units.
+        shapes = next((gpu_matrix.SHAPES[unit] for unit in of if unit in gpu_matrix.SHAPES), [])
+        done = self.launch([*of, *SHORT, *flags, *shapes], ranks, hosts, order)
         where = f"{' '.join(flags)} on {hosts} hosts, {order}"
         self.assertIn(done.returncode, (0, 1, 3), f"{where}: {(done.stdout + done.stderr)[-3000:]}")
         seen = set()
