@@ -91,9 +91,9 @@ class Steps:
         alone = self.on_the_first()
         parts = []
         # Ranks that share a GPU are checked but not timed, so sampling is short and every algorithm runs.
-        for dtype in self.sizes(["float", "bfloat16"], ["float"]):
+        for dtype, sizes in self.sizes({"float": "8,1000,1MiB,16MiB", "bfloat16": "8,1MiB"}, {"float": "1000"}).items():
             parts.append(self.run(f"cuda_ipc_{dtype}", *COLLECTIVES, "--profile", "acceptance", "--transport", "cuda_ipc",
-                                  "--ranks", self.sizes("2,4", "2"), "--dtype", dtype, "--bytes", self.sizes("8,1MiB" if dtype == "bfloat16" else "8,1000,1MiB,16MiB", "1000"),
+                                  "--ranks", self.sizes("2,4", "2"), "--dtype", dtype, "--bytes", sizes,
                                   "--max-seconds", self.sizes("0.02", "0.001"), environment=alone))
         dtypes = self.sizes("int8,uint8,int32,uint32,int64,uint64,half,double", "int8,half")
         parts.append(self.run("cuda_ipc_dtypes", "all_reduce", "reduce_scatter", "reduce", "--profile", "acceptance",
