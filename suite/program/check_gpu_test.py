@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""scripts/check_gpu on virtual GPUs: its record, a check that is stopped and goes on, and steps that fail or take too long."""
+"""scripts/check_gpu on virtual GPUs: its record, a check that is stopped and goes on, and steps that fail or take too long.
+
+    check_gpu_test.py CheckGpu | AllSteps
+"""
 
 import json
 import os
@@ -15,12 +18,12 @@ from process import PROGRAM, TemporaryFolder, shardmark
 CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "check_gpu")
 
 
-class CheckGpu(TemporaryFolder):
+class Checks(TemporaryFolder):
     def command(self, *words, program=PROGRAM):
         return [sys.executable, CHECK, "--program", program, "--out", self.path("record"), *words]
 
     def check(self, *words, program=PROGRAM, code, gpus="1"):
-        done = subprocess.run(self.command(*words, program=program), capture_output=True, text=True, timeout=300, check=False,
+        done = subprocess.run(self.command(*words, program=program), capture_output=True, text=True, timeout=1500, check=False,
                               stdin=subprocess.DEVNULL, env=self.environment(gpus))
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
@@ -36,6 +39,8 @@ class CheckGpu(TemporaryFolder):
     def outcomes(self):
         return {name: step["outcome"] for name, step in self.record()["steps"].items()}
 
+
+class CheckGpu(Checks):
     def broken(self, word, instead):
         """Returns a program that runs `instead` if its command line has the word."""
         program = self.path("broken")
@@ -106,6 +111,12 @@ class CheckGpu(TemporaryFolder):
         self.assertIn("unknown step 'armd'; did you mean 'armed'?", self.check("--only", "armd", code=2))
         self.assertIn("expected seconds above 0", self.check("--limit", "0", code=2))
         self.assertIn("--program is /nonexistent; expected a program", self.check(program="/nonexistent", code=2))
+
+
+class AllSteps(Checks):
+    def test_all_steps_pass(self):
+        text = self.check(code=0, gpus="2")
+        self.assertRegex(text, r"PASSED ON VIRTUAL GPUS: 7 of 8 steps; lacking: sanitizer; no hardware was tested\n")
 
 
 if __name__ == "__main__":
