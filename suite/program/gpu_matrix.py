@@ -2,6 +2,8 @@
 
 # Of the training steps, by ranks: TP, PP and DP.
 GRIDS = {1: [(1, 1, 1)], 2: [(2, 1, 1), (1, 2, 1), (1, 1, 2)], 4: [(2, 2, 1), (2, 1, 2)], 8: [(2, 2, 2)]}
+# Of all ZeRO stages on 8 ranks. Pipelines have stages 0 and 1 only.
+ZERO_GRIDS = [((2, 2, 2), "0,1"), ((2, 1, 4), "2,3")]
 STEPS = ["gpt_grid", "gpt_step", "llama_step", "training_speed"]
 RANKS = [1, 2, 4, 8]
 TRANSPORTS = ["cuda_ipc", "nccl"]

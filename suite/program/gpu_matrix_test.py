@@ -9,6 +9,7 @@ SHARDMARK_TWO_HOSTS=required makes a machine that cannot have them an error.
 """
 
 import collections
+import functools
 import os
 import re
 import subprocess
@@ -26,6 +27,11 @@ def units():
     """Returns the units of `shardmark list`, without those that cannot run."""
     listed = re.findall(r"^(\w+): ", shardmark("list").stdout, re.MULTILINE)
     return [unit for unit in listed if unit not in gpu_matrix.WITHOUT]
+
+
+@functools.cache
+def has_transport(unit):
+    return re.search(r"^ +--transport\b", shardmark("list", unit).stdout, re.MULTILINE) is not None
 
 
 def allowed(reason, expressions):
@@ -102,7 +108,7 @@ class Gpus(TemporaryFolder):
 
     def units_between(self, transport, ranks, hosts=1, order="lazy", of=None):
         others = [unit for unit in of or units() if unit not in gpu_matrix.STEPS]
-        accept = [unit for unit in others if self.has_transport(unit)]
+        accept = [unit for unit in others if has_transport(unit)]
         flags = ["--ranks", str(ranks)]
         self.expect_ruled(accept, [*flags, "--transport", transport], ranks, hosts, order)
         if transport == "cuda_ipc" and hosts == 1:  # once
@@ -114,8 +120,9 @@ class Gpus(TemporaryFolder):
                 self.expect_ruled(of or gpu_matrix.STEPS, [*gpu_matrix.grid_flags(grid), "--transport", transport, *more], ranks, hosts,
                                   order)
 
-    def has_transport(self, unit):
-        return re.search(r"^ +--transport\b", shardmark("list", unit).stdout, re.MULTILINE) is not None
+    def every_zero_stage(self, transport, order="lazy", more=()):
+        for grid, stages in gpu_matrix.ZERO_GRIDS:
+            self.steps_between(transport, 8, order=order, of=["gpt_step"], grids=[grid], more=["--zero-stage", stages, *more])
 
     def two_hosts(self):
         """Skips the test if this machine cannot have two hosts."""
@@ -141,10 +148,9 @@ class CrossSection(Gpus):
         self.units_between("cuda_ipc", 1, of=["gemm", "memory_bandwidth", "self_attention"])
 
     def test_a_step_of_all_degrees(self):
-        one_of_each = ["--zero-stage", "0,1,2,3", "--dtype", "float", "--optimizer", "adamw", "--schedule", "1f1b", "--model-args", "none",
-                       "--offload_optimizer", "none", "--offload_param", "none", "--uneven-tokens", "off", "--sequence-parallel", "on",
-                       "--recompute-granularity", "none"]
-        self.steps_between("nccl", 8, of=["gpt_step"], more=one_of_each)
+        self.every_zero_stage("nccl", more=["--dtype", "float", "--optimizer", "adamw", "--schedule", "1f1b", "--model-args", "none",
+                                            "--offload_optimizer", "none", "--offload_param", "none", "--uneven-tokens", "off",
+                                            "--sequence-parallel", "on", "--recompute-granularity", "none"])
 
     def test_streams_in_another_order(self):
         for transport, seed in (("cuda_ipc", 1), ("nccl", 2)):
@@ -188,7 +194,7 @@ class Matrix(Gpus):
         for order in ("lazy", *(f"random:{seed}" for seed in gpu_matrix.SEEDS)):
             for transport in gpu_matrix.TRANSPORTS if order == "lazy" else ["nccl"]:
                 with self.subTest(order=order, transport=transport):
-                    self.steps_between(transport, 8, order=order, of=["gpt_step"], more=["--zero-stage", "0,1,2,3"])
+                    self.every_zero_stage(transport, order)
 
 
 if __name__ == "__main__":
