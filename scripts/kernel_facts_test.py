@@ -36,8 +36,41 @@ class KernelFacts(unittest.TestCase):
         self.assertEqual(self.facts, {self.key: [2, 64, 16, 8, 512]})
 
     def test_the_table_can_be_read_again(self):
-        text = kernel_facts.table_text("13.0", self.facts)
-        self.assertEqual(kernel_facts.read_table(text), ("13.0", self.facts))
+        text = kernel_facts.table_text("13.0", self.facts, {"attend": 128})
+        version, facts, derived = kernel_facts.read_table(text)
+        self.assertEqual((version, facts), ("13.0", self.facts))
+        self.assertEqual(derived[self.key][:2], [128, 0])
+        self.assertIn("# Kernels that spill, in at least one instance: attend 16 bytes on sm_90.\n", text)
+
+    def test_the_occupancy_of_two_kernels_by_hand(self):
+        # Eight warps of 32 registers a lane: a warp has 1024 of a partition's 16384, so 16 fit into each
+        # of the four partitions. All 64 warps of an SM are resident.
+        self.assertEqual(kernel_facts.occupancy(90, 256, 32, 0), 100.0)
+        # Four warps of 254 registers: 8128 round up to 8192, so two warps fit into a partition, 8 of 64
+        # into the SM. Shared memory would allow three blocks: 167936 / (52224 + 1024) = 3.15.
+        self.assertEqual(kernel_facts.occupancy(80, 128, 254, 52224), 12.5)
+        # Shared memory decides: one block of four warps on sm_80 and sm_90.
+        for architecture in (80, 90):
+            self.assertEqual(kernel_facts.occupancy(architecture, 128, 32, 163 * 1024), 6.2)
+        # A block of one thread takes a warp; 32 blocks are the most.
+        self.assertEqual(kernel_facts.occupancy(100, 1, 10, 0), 50.0)
+
+    def test_threads_come_from_the_sources(self):
+        texts = ["constexpr int warp = 32, size = warp * 8;", "__global__ void __launch_bounds__(size)\n    add(int n) {}"]
+        self.assertEqual(kernel_facts.threads_of_kernels(texts)["add"], 256)
+        real = kernel_facts.threads_of_sources()
+        self.assertEqual((real["each_kernel"], real["attend_mma"], real["hold"]), (256, 128, 1))
+
+    def test_the_table_follows_from_its_rows(self):
+        with open(kernel_facts.TABLE, encoding="utf-8") as file:
+            text = file.read()
+        _, facts, derived = kernel_facts.read_table(text)
+        threads = kernel_facts.threads_of_sources()
+        self.assertEqual(list(kernel_facts.compare_derived(facts, derived, threads)), [])
+        self.assertIn("\n".join(kernel_facts.spills_text(facts)), text)
+        derived[min(facts)][2] += 1
+        [error] = kernel_facts.compare_derived(facts, derived, threads)
+        self.assertIn("occupancy is", error)
 
     def test_worse_numbers_are_errors(self):
         self.assertEqual(self.errors([1, 64, 16, 8, 512]), [])

@@ -34,6 +34,11 @@ endif()
 configure_file(scripts/packages/start.in ${generated}/start @ONLY)
 install(PROGRAMS ${generated}/start RENAME shardmark DESTINATION . COMPONENT bundle EXCLUDE_FROM_ALL)
 install(FILES LICENSE DESTINATION . COMPONENT bundle EXCLUDE_FROM_ALL)
+if(SHARDMARK_CUDA STREQUAL "ON")
+  install(PROGRAMS scripts/check_gpu DESTINATION share/shardmark/scripts COMPONENT bundle EXCLUDE_FROM_ALL)
+  install(DIRECTORY scripts/gpu_checks DESTINATION share/shardmark/scripts COMPONENT bundle EXCLUDE_FROM_ALL
+          PATTERN __pycache__ EXCLUDE)
+endif()
 
 set(CPACK_PACKAGE_NAME shardmark)
 set(CPACK_PACKAGE_VENDOR Shardmark)

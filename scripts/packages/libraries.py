@@ -4,9 +4,12 @@ import re
 import shutil
 import subprocess
 
-# glibc must match the kernel and the loader of the machine, and the driver library must match its GPU.
+# glibc must match the kernel and the loader of the machine, the driver library its GPU, and the
+# libraries of network adapters their driver: NCCL would load the bundle's, and fall back to sockets.
+# CUDA's and NCCL's libraries are larger than everything else; scripts/check_gpu finds those of the machine.
 OF_THE_MACHINE = re.compile(r"^(ld-linux.*|linux-vdso.*|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl"
-                            r"|libnss_.*|libcuda|libnvidia.*)\.so")
+                            r"|libnss_.*|libcuda|libnvidia.*|libcudart|libcublas.*|libnccl"
+                            r"|libibverbs|librdmacm|libmlx[45]|libefa)\.so")
 
 
 class Missing(Exception):
@@ -16,7 +19,8 @@ class Missing(Exception):
 def loaded_by(files):
     """Returns {soname: file} that the loader finds for the files, except those of the machine."""
     said = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False).stdout
-    missing = sorted({line.strip() for line in said.splitlines() if "not found" in line})
+    missing = sorted({line.strip() for line in said.splitlines()
+                      if "not found" in line and not OF_THE_MACHINE.match(line.strip())})
     if missing:
         raise Missing("; ".join(missing))
     found = dict(re.findall(r"^\s*(\S+) => (/\S+) ", said, re.MULTILINE))
