@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/faults.h"
 #include "machine/virtual_gpu/memory.h"
 #include "machine/virtual_gpu/streams.h"
 
@@ -348,7 +349,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                              : check_operand("workspace", workspace, workspace_bytes, 16)})
     if (status != CUBLAS_STATUS_SUCCESS) return status;
   Operation operation;
-  operation.run = [call, doubles] { doubles ? multiply<double>(call) : multiply<float>(call); };
+  operation.run = [call, doubles, device = queue->device, number = count_launch(queue->device)] {
+    run_launch(device, number, product_name, {reinterpret_cast<std::uint64_t>(call.d_at)},
+               [&] { doubles ? multiply<double>(call) : multiply<float>(call); });
+  };
   append(queue, std::move(operation));
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -28,13 +28,18 @@ constexpr Name names[] = {
     {cudaErrorInvalidDevicePointer, "cudaErrorInvalidDevicePointer", "invalid device pointer"},
     {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
      "invalid copy direction for memcpy"},
+    {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable",
+     "CUDA-capable device(s) is/are busy or unavailable"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorDeviceUninitialized, "cudaErrorDeviceUninitialized", "invalid device context"},
     {cudaErrorMapBufferObjectFailed, "cudaErrorMapBufferObjectFailed",
      "mapping of buffer object failed"},
+    {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
     {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
      "peer access is not supported between these two devices"},
+    {cudaErrorNvlinkUncorrectable, "cudaErrorNvlinkUncorrectable",
+     "uncorrectable NVLink error detected during the execution"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
@@ -61,7 +66,6 @@ const Name& entry(cudaError_t status) {
   return unknown;
 }
 
-constexpr int most_devices = 64;
 struct Broken {
   std::atomic<cudaError_t> status{cudaSuccess};
   std::string text;
@@ -129,7 +133,12 @@ cudaError_t enter() {
   return failed_device(device_of_thread);
 }
 
-cudaError_t enter_to_release() { return start(); }
+cudaError_t enter_to_release() {
+  if (const cudaError_t status = start(); status != cudaSuccess) return status;
+  return sticky_error(device_of_thread) == cudaErrorDevicesUnavailable
+             ? failed_device(device_of_thread)
+             : cudaSuccess;
+}
 
 int current_device() { return device_of_thread; }
 void set_current_device(int device) { device_of_thread = device; }

@@ -114,12 +114,14 @@ class Record final : public RemotePoint {
 // The contents of the handles. `file` is a descriptor of the process.
 struct EventHandle {
   char kind[8];
+  std::uint32_t host;
   int process, file;
   std::uint32_t slot;
   int device;  // its number on the host
 };
 struct MemoryHandle {
   char kind[8];
+  std::uint32_t host;
   int process, file;
   std::uint64_t bytes, mapped;
   int device, number;
@@ -134,6 +136,8 @@ cudaError_t open_handle(const void* handle, const char (&kind)[8], Contents& con
   std::memcpy(&contents, handle, sizeof contents);
   if (std::memcmp(contents.kind, kind, sizeof kind) != 0)
     return failed(cudaErrorInvalidResourceHandle, "not a handle of this kind");
+  if (contents.host != host_number())
+    return failed(cudaErrorInvalidResourceHandle, "a handle of another host");
   if (contents.process == ::getpid())
     return failed(cudaErrorDeviceUninitialized, "a process cannot open its own handle");
   if (const int here = on_host(current_device()); contents.device != here && !configuration().peers)
@@ -203,8 +207,12 @@ cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t even
   const std::lock_guard lock(state->mutex);
   if (!state->slot) state->slot = Exports::of_process().add(state);
   if (!state->slot) return failed(cudaErrorMemoryAllocation, "too many interprocess events");
-  EventHandle contents{
-      {}, ::getpid(), Exports::of_process().file(), state->slot->index(), on_host(state->device)};
+  EventHandle contents{{},
+                       host_number(),
+                       ::getpid(),
+                       Exports::of_process().file(),
+                       state->slot->index(),
+                       on_host(state->device)};
   std::memcpy(contents.kind, event_kind, sizeof event_kind);
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle, &contents, sizeof contents);
@@ -237,6 +245,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
     return failed(cudaErrorInvalidValue,
                   fmt::format("{} is not device memory of this process", describe(address)));
   MemoryHandle contents{{},
+                        host_number(),
                         ::getpid(),
                         allocation.file,
                         allocation.bytes,
@@ -266,7 +275,7 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
     return cudaSuccess;
   }
   const cudaError_t status =
-      map_peer(current_device(), file, contents.bytes, contents.mapped, address);
+      map_peer(current_device(), contents.device, file, contents.bytes, contents.mapped, address);
   if (status != cudaSuccess) ::close(file);
   if (status == cudaSuccess) opened_memory[key] = *address;
   return status;
