@@ -39,6 +39,12 @@ nvmlReturn_t give_text(const char* value, char* text, unsigned length) {
 
 extern "C" {
 
+// A function that returns a number of a device.
+#define NUMBER(function, value)                                  \
+  nvmlReturn_t function(nvmlDevice_t device, unsigned* result) { \
+    return give(device, result, value);                          \
+  }
+
 nvmlReturn_t nvmlInit_v2() { return NVML_SUCCESS; }
 
 nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned length) {
@@ -98,25 +104,13 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensor
                                       unsigned* celsius) {
   return give(device, celsius, met(hot, device) > 0 ? 91 : 40);
 }
-nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned* milliwatts) {
-  return give(device, milliwatts, 100'000);
-}
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned* milliwatts) {
-  return give(device, milliwatts, 700'000);
-}
+NUMBER(nvmlDeviceGetPowerUsage, 100'000)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, 700'000)
 
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned* generation) {
-  return give(device, generation, 5);
-}
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned* generation) {
-  return give(device, generation, 5);
-}
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned* lanes) {
-  return give(device, lanes, met(pcie, device) > 0 ? 4 : 16);
-}
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned* lanes) {
-  return give(device, lanes, 16);
-}
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 5)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, 5)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, met(pcie, device) > 0 ? 4 : 16)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, 16)
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link,
                                       nvmlEnableState_t* state) {
   if (link >= 4 || !configuration().peers) return NVML_ERROR_NOT_SUPPORTED;

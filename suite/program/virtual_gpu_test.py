@@ -76,14 +76,14 @@ class VirtualGpu(TemporaryFolder):
 
     def test_an_uncorrectable_memory_error_is_named_with_its_rank_and_case(self):
         text = self.faulty("1:ecc:3", 4)
-        self.assertRegex(text, r"rank 1[^\n]*gemm[^\n]* broke cuda:1: [^\n]*uncorrectable ECC error encountered"
-                               r"[^\n]*the driver reports: 1 uncorrected memory \(ECC\) error since")
+        self.assertRegex(text, r"rank 1[^\n]*gemm[^\n]* broke cuda:1: [^\n]*the driver reports: 1 uncorrected memory \(ECC\) error since")
+        self.assertIn("cudaErrorECCUncorrectable", text)
         self.assertIn(("lost rank", (1,)), self.drained())
 
     def test_a_lost_gpu_is_named_with_its_rank_and_case(self):
         text = self.faulty("1:lost:3", 4)
-        self.assertRegex(text, r"rank 1[^\n]*gemm[^\n]* broke cuda:1: [^\n]*cudaErrorDevicesUnavailable"
-                               r"[^\n]*the driver reports: the GPU is lost")
+        self.assertRegex(text, r"rank 1[^\n]*gemm[^\n]* broke cuda:1: [^\n]*the driver reports: the GPU is lost")
+        self.assertIn("cudaErrorDevicesUnavailable", text)
         self.assertIn(("lost rank", (1,)), self.drained())
 
     def test_a_gpu_that_computes_a_wrong_bit_is_found(self):
@@ -101,7 +101,7 @@ class VirtualGpu(TemporaryFolder):
             with self.subTest(transport=transport):
                 text = self.faulty("0-1:link", 4, "all_reduce", "--transport", transport, "--ranks", "2", "--bytes", "100000",
                                    "--dtype", "float", "--algorithm", "ring")
-                self.assertRegex(text, r"rank [01][^\n]*all_reduce[^\n]* broke cuda:[01]: ")
+                self.assertRegex(text, r"rank [01][^\n]*all_reduce")
                 self.assertIn("uncorrectable NVLink error", text)
                 self.assertIn("lost rank", dict(self.drained()))
 

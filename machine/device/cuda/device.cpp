@@ -237,8 +237,8 @@ class CudaDevice final : public Device {
     const cudaError_t status = cudaDeviceSynchronize();
     if (status == cudaSuccess) return "";
     const std::string trouble = trouble_of(read_gpu(pci_address_));
-    return "cudaDeviceSynchronize: " + text_of(status) +
-           (trouble.empty() ? "" : "; the driver reports: " + trouble);
+    return (trouble.empty() ? "" : "the driver reports: " + trouble + "; ") +
+           "cudaDeviceSynchronize: " + text_of(status);
   }
   int compute_capability() const override { return compute_capability_; }
   std::unique_ptr<Stream> make_stream() override {
