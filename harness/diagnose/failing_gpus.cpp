@@ -87,11 +87,11 @@ void find_slowdown(const Gpu& gpu, Findings& findings) {
   const std::int64_t hot_ns = gpu.growth("thermal_slowdown_ns");
   std::vector<std::string> causes;
   if ((reasons & machine::slowed_by_heat) != 0 || hot_ns >= relevant_slowdown_ns)
-    causes.emplace_back("heat");
+    causes.push_back(hot_ns > 0 ? fmt::format("heat ({:.1f} s)", static_cast<double>(hot_ns) * 1e-9)
+                                : "heat");
   if ((reasons & machine::slowed_by_power_brake) != 0) causes.emplace_back("the power supply");
   if (causes.empty()) return;
   std::string text = fmt::format("its clock was lowered by {}", fmt::join(causes, " and "));
-  if (hot_ns > 0) text += fmt::format(", {:.1f} s by heat", static_cast<double>(hot_ns) * 1e-9);
   if (const auto temperature = gpu.now("temperature_C"))
     text += fmt::format("; {} degrees C after the run", *temperature);
   if (const auto clock = gpu.now("clock_sm_mhz"), most = gpu.now("clock_sm_max_mhz"); clock && most)

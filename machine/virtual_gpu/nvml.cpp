@@ -61,7 +61,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* address, nvmlDevice_t*
 }
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned length) {
-  char text[32];
+  char text[48];
   std::snprintf(text, sizeof text, "GPU-virtual-%08x-%d", host_number(), number_of(device));
   return give_text(text, uuid, length);
 }
