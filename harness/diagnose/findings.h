@@ -1,8 +1,9 @@
 #pragma once
 // Collects the findings of health_of (health.h). health.cpp finds failures, slowness.cpp slow
-// parts.
+// parts, failing_gpus.cpp what the driver reports.
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,5 +32,7 @@ class Findings {
 };
 
 void find_slow(const RunFile& run, Findings& findings);
+// environment: environment.json.
+void find_failing_gpus(const nlohmann::ordered_json& environment, Findings& findings);
 
 }  // namespace harness

@@ -106,7 +106,9 @@ void different_software(const Json& environment, Findings& findings) {
   for (const Json& difference : environment.value("differences", Json::array())) {
     const std::string path = difference;
     const bool of_software = path.starts_with("software.");
-    if (!of_software && !path.starts_with("environment.") && path != "hardware.governor") continue;
+    if (!of_software && !path.starts_with("environment.") && path != "hardware.governor" &&
+        !path.starts_with("hardware.gpu."))
+      continue;
     std::string pointer = "/" + path;
     std::ranges::replace(pointer, '.', '/');
     std::map<std::string, std::vector<int>> holders;
@@ -184,6 +186,7 @@ Health health_of(const RunFile& run, const std::string& environment) {
   aborted(run, findings);
   failed_cases(run, findings);
   different_software(json, findings);
+  find_failing_gpus(json, findings);
   find_slow(run, findings);
   Health health{Level::ok, findings.all()};
   std::ranges::stable_sort(health.findings, std::greater{}, &Finding::level);

@@ -22,7 +22,8 @@ struct Finding {
   Level level = Level::ok;  // ok: blames and drains no rank
   // "lost rank", "wrong result", "exception", "timeout", "out of memory", "full disk", "slow disk",
   // "different software", "slow link", "slow rank", "shared core", "jitter", "below the limit",
-  // "inconclusive", "wrong input", "injected"
+  // "lost GPU", "GPU memory", "slowed GPU", "narrow PCIe", "inactive NVLink", "inconclusive",
+  // "wrong input", "injected"
   std::string kind;
   std::vector<int> ranks;  // both ranks of a link
   std::vector<std::string> hosts;

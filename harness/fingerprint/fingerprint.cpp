@@ -91,6 +91,25 @@ Json json_of(const Library& library) {
   return json;
 }
 
+Json json_of(const machine::GpuReading& reading) {
+  Json json = Json::object();
+  for (const auto& [fact, text] : reading.texts) json[fact] = text;
+  for (const auto& [fact, number] : reading.numbers) json[fact] = number;
+  return json;
+}
+
+// The facts of a GPU that are the same before and after a run, and that other GPUs of its kind
+// share.
+Json lasting(const machine::GpuReading& reading) {
+  Json json = json_of(reading);
+  Json kept = Json::object();
+  for (const char* fact :
+       {"vbios", "power_cap_mW", "clock_sm_max_mhz", "clock_memory_max_mhz", "pcie_generation_max",
+        "pcie_lanes_max", "nvlinks", "persistence_mode", "mig_mode"})
+    if (json.contains(fact)) kept[fact] = json[fact];
+  return kept;
+}
+
 Json hardware(machine::World& world, const Topology& topology) {
   Json json;
   put(json, "cpu", cpu_model());
@@ -101,6 +120,8 @@ Json hardware(machine::World& world, const Topology& topology) {
   json["device"] = world.device().description();
   json["cuda_devices"] = machine::cuda::count();
   if (machine::cuda::built()) put(json, "no_cuda_device", machine::cuda::present().why_none);
+  const Json gpu = lasting(machine::read_gpu(world.device().pci_address()));
+  if (!gpu.empty()) json["gpu"] = gpu;
   const auto adapters = network_adapters();
   json["network"] = adapters.empty() ? Json("none") : Json(adapters);
   return json;
@@ -232,6 +253,23 @@ std::string environment_json(const std::vector<std::string>& fingerprints) {
   }
   const Json all{{"same_on_all_ranks", same}, {"differences", differences}, {"ranks", listed}};
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string with_gpu_health(machine::World& world, const machine::GpuReading& before,
+                            const std::string& environment) {
+  const Json mine{{"rank", world.rank()},
+                  {"before", json_of(before)},
+                  {"after", json_of(machine::read_gpu(world.device().pci_address()))}};
+  const auto all = world.all_gather(world.group(), mine.dump());
+  if (world.rank() != 0) return {};
+  Json launch = Json::array();
+  for (const std::string& text : all)
+    if (Json rank = Json::parse(text); !rank["before"].empty() || !rank["after"].empty())
+      launch.push_back(std::move(rank));
+  Json json = Json::parse(environment, nullptr, false);
+  if (launch.empty() || !json.is_object()) return {};
+  json["gpu_health"].push_back(std::move(launch));
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string gather_environment(machine::World& world, const OptionTexts& options,

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "machine/device/gpu_health.h"
 #include "machine/world/world.h"
 
 namespace harness {
@@ -30,6 +31,12 @@ std::string environment_json(const std::vector<std::string>& fingerprints);
 // Returns environment.json of the world on rank 0, and an empty text on other ranks. Collective.
 std::string gather_environment(machine::World& world, const OptionTexts& options = {},
                                const InjectedVersions& versions = {});
+
+// Adds what the driver says of the ranks' GPUs before and after a run to environment.json:
+// `gpu_health`, a list for each launch of the run. Returns the new text on rank 0, and an empty one
+// if there is nothing to add. `before`: of this rank's GPU. Collective.
+std::string with_gpu_health(machine::World& world, const machine::GpuReading& before,
+                            const std::string& environment);
 
 // Returns the variables to keep from an environment ("NAME=value"), with secrets replaced by
 // "[redacted]".

@@ -1,112 +1,148 @@
 #include "machine/virtual_gpu/configuration.h"
 
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace machine::virtual_gpu {
 namespace {
 
-[[noreturn]] void invalid(const char* variable, std::string_view value, const char* rule) {
-  std::fprintf(stderr, "%s is %.*s; expected %s\n", variable, static_cast<int>(value.size()),
-               value.data(), rule);
-  std::_Exit(2);
+// The value of a variable, and what is not read yet.
+struct Text {
+  const char* variable;
+  const char* rule;
+  std::string_view value, rest = value;
+
+  [[noreturn]] void invalid() const {
+    std::fprintf(stderr, "%s is %.*s; expected %s\n", variable, static_cast<int>(value.size()),
+                 value.data(), rule);
+    std::_Exit(2);
+  }
+  bool take(std::string_view word) {
+    if (!rest.starts_with(word)) return false;
+    rest.remove_prefix(word.size());
+    return true;
+  }
+  void expect(std::string_view word) {
+    if (!take(word)) invalid();
+  }
+  std::uint64_t number() {
+    std::uint64_t result = 0;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), result);
+    if (error != std::errc()) invalid();
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    return result;
+  }
+  int device() {
+    const std::uint64_t result = number();
+    if (result >= most_devices) invalid();
+    return static_cast<int>(result);
+  }
+};
+
+Fault read_fault(Text& text) {
+  Fault fault{Fault::Kind::launch, text.device()};
+  if (text.take("-")) fault.peer = text.device();
+  text.expect(":");
+  const auto name = std::ranges::find_if(fault_names, [&](auto word) { return text.take(word); });
+  if (name == fault_names.end()) text.invalid();
+  fault.kind = static_cast<Fault::Kind>(name - fault_names.begin());
+  if ((fault.kind == Fault::Kind::link) != (fault.peer >= 0)) text.invalid();
+  if (text.take(":")) fault.number = text.number();
+  return fault;
 }
 
-// Parses a number and returns the text behind it.
-std::string_view number(std::string_view text, std::uint64_t& value, const char* variable,
-                        const char* rule) {
-  const std::string copy(text);
-  char* end = nullptr;
-  value = std::strtoull(copy.c_str(), &end, 10);
-  if (end == copy.c_str()) invalid(variable, text, rule);
-  return text.substr(static_cast<std::size_t>(end - copy.c_str()));
-}
-
-void read_devices(std::string_view text, Configuration& result) {
-  const char* variable = "SHARDMARK_VIRTUAL_GPUS";
-  const char* rule = "a number and options (example: 4,memory=8GiB,sm=80,peers=none)";
-  std::uint64_t value = 0;
-  std::string_view rest = number(text, value, variable, rule);
-  result.devices = static_cast<int>(value);
-  while (!rest.empty()) {
-    if (rest.front() != ',') invalid(variable, text, rule);
-    rest.remove_prefix(1);
-    if (rest.starts_with("memory=")) {
-      rest = number(rest.substr(7), value, variable, rule);
-      const bool gibibytes = rest.starts_with("GiB");
-      if (!gibibytes && !rest.starts_with("MiB")) invalid(variable, text, rule);
-      result.memory = value << (gibibytes ? 30 : 20);
-      rest.remove_prefix(3);
-    } else if (rest.starts_with("sm=")) {
-      rest = number(rest.substr(3), value, variable, rule);
-      result.major = static_cast<int>(value / 10);
-      result.minor = static_cast<int>(value % 10);
-    } else if (rest.starts_with("fault=")) {
-      rest = number(rest.substr(6), value, variable, rule);
-      result.faulty_device = static_cast<int>(value);
-      if (!rest.starts_with(":")) invalid(variable, text, rule);
-      rest = number(rest.substr(1), result.faulty_launch, variable, rule);
-    } else if (rest.starts_with("peers=none")) {
-      result.peers = false;
-      rest.remove_prefix(10);
+void read_devices(const char* value, Configuration& result) {
+  Text text{"SHARDMARK_VIRTUAL_GPUS",
+            "a number and options (example: 4,memory=8GiB,sm=80,peers=none,fault=1:ecc:20)", value};
+  result.devices = static_cast<int>(text.number());
+  if (result.devices > most_devices) text.invalid();
+  while (!text.rest.empty()) {
+    text.expect(",");
+    if (text.take("memory=")) {
+      result.memory = text.number() << 20;
+      if (text.take("GiB"))
+        result.memory <<= 10;
+      else
+        text.expect("MiB");
+    } else if (text.take("sm=")) {
+      const auto capability = static_cast<int>(text.number());
+      result.major = capability / 10;
+      result.minor = capability % 10;
+    } else if (text.take("fault=")) {
+      result.faults.push_back(read_fault(text));
+    } else if (text.take("host=")) {
+      result.host = text.rest.substr(0, text.rest.find(','));
+      text.expect(result.host);
     } else {
-      invalid(variable, text, rule);
+      text.expect("peers=none");
+      result.peers = false;
     }
   }
 }
 
 // As the driver: an invalid number hides the devices after it.
-void hide_devices(std::string_view text, Configuration& result) {
-  while (!text.empty() && text.front() >= '0' && text.front() <= '9') {
-    std::uint64_t device = 0;
-    text = number(text, device, "CUDA_VISIBLE_DEVICES", "numbers");
+void hide_devices(const char* value, Configuration& result) {
+  Text text{"CUDA_VISIBLE_DEVICES", "numbers", value};
+  while (!text.rest.empty() && text.rest.front() >= '0' && text.rest.front() <= '9') {
+    const std::uint64_t device = text.number();
     if (device >= static_cast<std::uint64_t>(result.devices)) break;
     result.visible.push_back(static_cast<int>(device));
-    if (text.starts_with(",")) text.remove_prefix(1);
+    text.take(",");
   }
   result.devices = static_cast<int>(result.visible.size());
 }
 
-void read_nccl(std::string_view text, Configuration& result) {
-  const char* variable = "SHARDMARK_VIRTUAL_NCCL";
-  const char* rule = "options (example: wait=30,ranks=shared)";
-  std::uint64_t value = 0;
-  for (std::string_view rest = text; !rest.empty();) {
-    if (rest.starts_with("wait=")) {
-      rest = number(rest.substr(5), value, variable, rule);
-      result.nccl_wait_s = static_cast<double>(value);
-    } else if (rest.starts_with("ranks=shared")) {
-      rest.remove_prefix(12);
-      result.ranks_share_devices = true;
+void read_nccl(const char* value, Configuration& result) {
+  Text text{"SHARDMARK_VIRTUAL_NCCL", "options (example: wait=30,ranks=shared)", value};
+  while (!text.rest.empty()) {
+    if (text.take("wait=")) {
+      result.nccl_wait_s = static_cast<double>(text.number());
     } else {
-      invalid(variable, text, rule);
+      text.expect("ranks=shared");
+      result.ranks_share_devices = true;
     }
-    if (rest.starts_with(",")) rest.remove_prefix(1);
+    text.take(",");
+  }
+}
+
+void read_order(const char* value, Configuration& result) {
+  Text text{"SHARDMARK_VIRTUAL_STREAMS", "lazy, eager or random:SEED", value};
+  if (text.take("random:")) {
+    result.order = Order::random;
+    result.seed = text.number();
+  } else if (text.take("eager")) {
+    result.order = Order::eager;
+  } else {
+    text.expect("lazy");
   }
 }
 
 Configuration read() {
+  struct Variable {
+    const char* name;
+    void (*read)(const char* value, Configuration& result);
+  };
   Configuration result;
-  if (const char* text = std::getenv("SHARDMARK_VIRTUAL_GPUS")) read_devices(text, result);
-  if (const char* text = std::getenv("CUDA_VISIBLE_DEVICES")) hide_devices(text, result);
-  if (const char* text = std::getenv("SHARDMARK_VIRTUAL_NCCL")) read_nccl(text, result);
-  if (const char* text = std::getenv("SHARDMARK_VIRTUAL_STREAMS")) {
-    const std::string_view order = text;
-    const char* rule = "lazy, eager or random:SEED";
-    if (order == "eager") {
-      result.order = Order::eager;
-    } else if (order.starts_with("random:")) {
-      result.order = Order::random;
-      number(order.substr(7), result.seed, "SHARDMARK_VIRTUAL_STREAMS", rule);
-    } else if (order != "lazy") {
-      invalid("SHARDMARK_VIRTUAL_STREAMS", order, rule);
-    }
-  }
+  for (const auto& [name, read] : {Variable{"SHARDMARK_VIRTUAL_GPUS", read_devices},
+                                   {"CUDA_VISIBLE_DEVICES", hide_devices},
+                                   {"SHARDMARK_VIRTUAL_NCCL", read_nccl},
+                                   {"SHARDMARK_VIRTUAL_STREAMS", read_order}})
+    if (const char* value = std::getenv(name)) read(value, result);
   return result;
 }
+
+// Here, because the library that stands for NVML has this file (CMakeLists.txt).
+std::array<std::array<std::atomic<int>, most_devices>, fault_names.size()> struck;
 
 }  // namespace
 
@@ -118,6 +154,24 @@ const Configuration& configuration() {
 int on_host(int device) {
   const std::vector<int>& visible = configuration().visible;
   return visible.empty() ? device : visible[static_cast<std::size_t>(device)];
+}
+
+std::uint32_t host_number() {
+  static const std::uint32_t number = [] {
+    utsname names{};
+    ::uname(&names);
+    const std::string& host = configuration().host;
+    return static_cast<std::uint32_t>(
+        std::hash<std::string>()(host.empty() ? names.nodename : host));
+  }();
+  return number;
+}
+
+int strikes(Fault::Kind kind, int device_on_host) {
+  return struck[static_cast<std::size_t>(kind)][static_cast<std::size_t>(device_on_host)];
+}
+void strike(Fault::Kind kind, int device_on_host) {
+  ++struck[static_cast<std::size_t>(kind)][static_cast<std::size_t>(device_on_host)];
 }
 
 // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".

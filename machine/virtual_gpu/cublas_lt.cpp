@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/faults.h"
 #include "machine/virtual_gpu/memory.h"
 #include "machine/virtual_gpu/streams.h"
 
@@ -25,19 +27,18 @@ namespace {
 
 // The contents of the opaque descriptions.
 struct Layout {
-  std::uint64_t type, rows, cols;
-  std::int64_t leading, batches, batch_stride;
+  std::int64_t type, rows, cols, leading, batches, batch_stride;
 };
 struct Product {
-  std::uint64_t compute, scale, operation_a, operation_b;
+  std::int64_t compute, scale, operation_a, operation_b;
 };
 struct Preference {
-  std::uint64_t workspace, reductions, align_a, align_b, align_c, align_d;
+  std::int64_t workspace, reductions, align_a, align_b, align_c, align_d;
 };
 struct Algorithm {
-  std::uint64_t kind, align_a, align_b, align_c, align_d;
+  std::int64_t kind, align_a, align_b, align_c, align_d;
 };
-constexpr std::uint64_t our_algorithm = 0x7669727475616c31;
+constexpr std::int64_t our_algorithm = 0x7669727475616c31;
 
 template <class Contents, class Opaque>
 Contents get(const Opaque* opaque) {
@@ -51,28 +52,51 @@ void put(Opaque* opaque, const Contents& contents) {
   std::memcpy(opaque->data, &contents, sizeof contents);
 }
 
-// Reads an attribute of type T into a field.
-template <class T, class Field>
-cublasStatus_t set(Field& field, const void* value, std::size_t bytes) {
-  if (bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
-  T read;
-  std::memcpy(&read, value, sizeof read);
-  field = static_cast<Field>(read);
+template <class Opaque, class Contents>
+cublasStatus_t create(Opaque** made, const Contents& contents) {
+  *made = new Opaque{};
+  put(*made, contents);
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <class Opaque>
+cublasStatus_t destroy(Opaque* opaque) {
+  delete opaque;
   return CUBLAS_STATUS_SUCCESS;
 }
 
-std::size_t size_of(std::uint64_t type) {
+// The field that an attribute sets, and the size of its values.
+template <class Contents, class Attribute>
+struct Field {
+  Attribute attribute;
+  std::size_t bytes;
+  std::int64_t Contents::*field;
+};
+template <class Contents, class Opaque, class Attribute>
+cublasStatus_t set(Opaque* opaque, Attribute attribute, const void* value, std::size_t bytes,
+                   std::initializer_list<Field<Contents, Attribute>> fields) {
+  auto contents = get<Contents>(opaque);
+  for (const auto& [known, size, field] : fields) {
+    if (known != attribute) continue;
+    if (bytes != size) return CUBLAS_STATUS_INVALID_VALUE;
+    contents.*field = 0;
+    std::memcpy(&(contents.*field), value, bytes);
+    put(opaque, contents);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+std::size_t size_of(std::int64_t type) {
   return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
 }
 std::size_t bytes_of(const Layout& layout) {
-  const std::int64_t last = (layout.batches - 1) * layout.batch_stride +
-                            (static_cast<std::int64_t>(layout.cols) - 1) * layout.leading +
-                            static_cast<std::int64_t>(layout.rows);
+  const std::int64_t last =
+      (layout.batches - 1) * layout.batch_stride + (layout.cols - 1) * layout.leading + layout.rows;
   return static_cast<std::size_t>(last) * size_of(layout.type);
 }
 
 template <class A>
-A load(std::uint64_t type, const void* memory, std::int64_t i) {
+A load(std::int64_t type, const void* memory, std::int64_t i) {
   if (type == CUDA_R_64F) return static_cast<A>(static_cast<const double*>(memory)[i]);
   if (type == CUDA_R_32F) return static_cast<A>(static_cast<const float*>(memory)[i]);
   if (type == CUDA_R_16BF)
@@ -80,7 +104,7 @@ A load(std::uint64_t type, const void* memory, std::int64_t i) {
   return static_cast<A>(__half2float(static_cast<const __half*>(memory)[i]));
 }
 template <class A>
-void store(std::uint64_t type, void* memory, std::int64_t i, A value) {
+void store(std::int64_t type, void* memory, std::int64_t i, A value) {
   if (type == CUDA_R_64F)
     static_cast<double*>(memory)[i] = value;
   else if (type == CUDA_R_32F)
@@ -95,8 +119,7 @@ void store(std::uint64_t type, void* memory, std::int64_t i, A value) {
 template <class A>
 std::vector<A> unpack(const Layout& layout, bool transposed, const void* memory,
                       std::int64_t batch) {
-  const auto rows = static_cast<std::int64_t>(layout.rows);
-  const auto cols = static_cast<std::int64_t>(layout.cols);
+  const std::int64_t rows = layout.rows, cols = layout.cols;
   std::vector<A> result(static_cast<std::size_t>(rows * cols));
   for (std::int64_t col = 0; col < cols; ++col)
     for (std::int64_t row = 0; row < rows; ++row)
@@ -108,17 +131,16 @@ std::vector<A> unpack(const Layout& layout, bool transposed, const void* memory,
 struct Call {
   Product product;
   Layout a, b, c, d;
-  const void *a_at, *b_at, *c_at;
-  void* d_at;
-  double alpha, beta;
+  const void *a_at = nullptr, *b_at = nullptr, *c_at = nullptr;
+  void* d_at = nullptr;
+  double alpha = 1, beta = 0;
 };
 
 template <class A>
 void multiply(const Call& call) {
-  const auto rows = static_cast<std::int64_t>(call.d.rows);
-  const auto cols = static_cast<std::int64_t>(call.d.cols);
+  const std::int64_t rows = call.d.rows, cols = call.d.cols;
   const bool transposed = call.product.operation_a != CUBLAS_OP_N;
-  const auto depth = static_cast<std::int64_t>(transposed ? call.a.rows : call.a.cols);
+  const std::int64_t depth = transposed ? call.a.rows : call.a.cols;
   std::vector<A> sums(static_cast<std::size_t>(rows));
   for (std::int64_t batch = 0; batch < call.d.batches; ++batch) {
     const auto a = unpack<A>(call.a, transposed, call.a_at, batch);
@@ -145,6 +167,11 @@ void multiply(const Call& call) {
   }
 }
 
+Call call_of(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+             cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d) {
+  return {get<Product>(product), get<Layout>(a), get<Layout>(b), get<Layout>(c), get<Layout>(d)};
+}
+
 cublasStatus_t check(const Call& call) {
   const bool doubles = call.product.compute == CUBLAS_COMPUTE_64F;
   const bool narrow = call.a.type == CUDA_R_16BF || call.a.type == CUDA_R_16F;
@@ -161,20 +188,19 @@ cublasStatus_t check(const Call& call) {
                      call.c.rows == call.d.rows && call.c.cols == call.d.cols;
   if (!agree) return CUBLAS_STATUS_INVALID_VALUE;
   for (const Layout* layout : {&call.a, &call.b, &call.c, &call.d})
-    if (layout->leading < static_cast<std::int64_t>(layout->rows) ||
-        layout->batches != call.d.batches)
+    if (layout->leading < layout->rows || layout->batches != call.d.batches)
       return CUBLAS_STATUS_INVALID_VALUE;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t check_operand(const char* name, const void* at, std::size_t bytes,
-                             std::uint64_t alignment) {
+                             std::int64_t alignment) {
   if (find(at) != Place::device || check_range(name, at, bytes) != cudaSuccess) {
     std::fprintf(stderr, "virtual GPU: cublasLtMatmul: %s of %zu bytes is %s\n", name, bytes,
                  describe(at).c_str());
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (alignment > 0 && reinterpret_cast<std::uintptr_t>(at) % alignment != 0)
+  if (alignment > 0 && reinterpret_cast<std::intptr_t>(at) % alignment != 0)
     return CUBLAS_STATUS_INVALID_VALUE;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -191,87 +217,54 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new cublasLtContext{current_device()};
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  delete handle;
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type,
                                           std::uint64_t rows, std::uint64_t cols,
                                           std::int64_t leading) {
-  *made = new cublasLtMatrixLayoutOpaque_t{};
-  put(*made, Layout{static_cast<std::uint64_t>(type), rows, cols, leading, 1, 0});
-  return CUBLAS_STATUS_SUCCESS;
+  return create(made, Layout{type, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols),
+                             leading, 1, 0});
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  delete layout;
-  return CUBLAS_STATUS_SUCCESS;
+  return destroy(layout);
 }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute,
                                                 const void* value, std::size_t bytes) {
-  auto contents = get<Layout>(layout);
-  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
-  if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
-    status = set<std::int32_t>(contents.batches, value, bytes);
-  if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
-    status = set<std::int64_t>(contents.batch_stride, value, bytes);
-  put(layout, contents);
-  return status;
+  return set<Layout>(layout, attribute, value, bytes,
+                     {{CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 4, &Layout::batches},
+                      {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 8, &Layout::batch_stride}});
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-  *made = new cublasLtMatmulDescOpaque_t{};
-  put(*made, Product{static_cast<std::uint64_t>(compute), static_cast<std::uint64_t>(scale),
-                     CUBLAS_OP_N, CUBLAS_OP_N});
-  return CUBLAS_STATUS_SUCCESS;
+  return create(made, Product{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N});
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
-  delete product;
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return destroy(product); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, std::size_t bytes) {
-  auto contents = get<Product>(product);
-  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
-  if (attribute == CUBLASLT_MATMUL_DESC_TRANSA)
-    status = set<cublasOperation_t>(contents.operation_a, value, bytes);
-  if (attribute == CUBLASLT_MATMUL_DESC_TRANSB)
-    status = set<cublasOperation_t>(contents.operation_b, value, bytes);
-  put(product, contents);
-  return status;
+  return set<Product>(product, attribute, value, bytes,
+                      {{CUBLASLT_MATMUL_DESC_TRANSA, 4, &Product::operation_a},
+                       {CUBLASLT_MATMUL_DESC_TRANSB, 4, &Product::operation_b}});
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
-  *made = new cublasLtMatmulPreferenceOpaque_t{};
-  put(*made, Preference{0, CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256});
-  return CUBLAS_STATUS_SUCCESS;
+  return create(made, Preference{0, CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  delete preference;
-  return CUBLAS_STATUS_SUCCESS;
+  return destroy(preference);
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, std::size_t bytes) {
-  auto contents = get<Preference>(preference);
-  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
-  if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
-    status = set<std::uint64_t>(contents.workspace, value, bytes);
-  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
-    status = set<std::uint32_t>(contents.reductions, value, bytes);
-  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)
-    status = set<std::uint32_t>(contents.align_a, value, bytes);
-  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES)
-    status = set<std::uint32_t>(contents.align_b, value, bytes);
-  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES)
-    status = set<std::uint32_t>(contents.align_c, value, bytes);
-  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
-    status = set<std::uint32_t>(contents.align_d, value, bytes);
-  put(preference, contents);
-  return status;
+  return set<Preference>(preference, attribute, value, bytes,
+                         {{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 8, &Preference::workspace},
+                          {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 4, &Preference::reductions},
+                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 4, &Preference::align_a},
+                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 4, &Preference::align_b},
+                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 4, &Preference::align_c},
+                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 4, &Preference::align_d}});
 }
 
 // The algorithm uses all of the alignment that the preference promises, up to 16 bytes. A result
@@ -285,21 +278,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
                                               int* found) {
   *found = 0;
   if (requested < 1) return CUBLAS_STATUS_INVALID_VALUE;
-  const Call call{get<Product>(product),
-                  get<Layout>(a),
-                  get<Layout>(b),
-                  get<Layout>(c),
-                  get<Layout>(d),
-                  nullptr,
-                  nullptr,
-                  nullptr,
-                  nullptr,
-                  1,
-                  0};
-  const cublasStatus_t status = check(call);
+  const cublasStatus_t status = check(call_of(product, a, b, c, d));
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const auto promised = get<Preference>(preference);
-  const auto used = [](std::uint64_t alignment) { return std::min<std::uint64_t>(alignment, 16); };
+  const auto used = [](std::int64_t alignment) { return std::min<std::int64_t>(alignment, 16); };
   results[0] = {};
   results[0].state = CUBLAS_STATUS_NOT_SUPPORTED;
   *found = 1;
@@ -322,17 +304,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   const auto queue = queue_of(stream);
   if (!queue || queue->device != handle->device || current_device() != handle->device)
     return CUBLAS_STATUS_ARCH_MISMATCH;
-  Call call{get<Product>(product),
-            get<Layout>(a),
-            get<Layout>(b),
-            get<Layout>(c),
-            get<Layout>(d),
-            a_at,
-            b_at,
-            c_at,
-            d_at,
-            0,
-            0};
+  Call call = call_of(product, a, b, c, d);
+  call.a_at = a_at, call.b_at = b_at, call.c_at = c_at, call.d_at = d_at;
   if (const cublasStatus_t status = check(call); status != CUBLAS_STATUS_SUCCESS) return status;
   const bool doubles = call.product.compute == CUBLAS_COMPUTE_64F;
   call.alpha = doubles ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
@@ -348,22 +321,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                              : check_operand("workspace", workspace, workspace_bytes, 16)})
     if (status != CUBLAS_STATUS_SUCCESS) return status;
   Operation operation;
-  operation.run = [call, doubles] { doubles ? multiply<double>(call) : multiply<float>(call); };
+  operation.run = [call, doubles, device = queue->device, number = count_launch(queue->device)] {
+    run_launch(device, number, product_name, {reinterpret_cast<std::uint64_t>(call.d_at)},
+               [&] { doubles ? multiply<double>(call) : multiply<float>(call); });
+  };
   append(queue, std::move(operation));
   return CUBLAS_STATUS_SUCCESS;
 }
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-      return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_INVALID_VALUE:
-      return "CUBLAS_STATUS_INVALID_VALUE";
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-      return "CUBLAS_STATUS_NOT_SUPPORTED";
-    default:
-      return "another CUBLAS_STATUS";
-  }
+  return status == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
+         : status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
+         : status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+                                                 : "another CUBLAS_STATUS";
 }
 const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
 }

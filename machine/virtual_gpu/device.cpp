@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/counts.h"
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/faults.h"
 #include "machine/virtual_gpu/launch.h"
 #include "machine/virtual_gpu/memory.h"
 #include "machine/virtual_gpu/streams.h"
@@ -65,6 +65,16 @@ std::string fault_of(int device, const void* address) {
   return "";
 }
 
+// Returns whether the address is memory of another GPU whose link to this one is lost.
+bool is_cut_off(int device, const void* address) {
+  Allocation memory;
+  return !configuration().faults.empty() && find(address, &memory) == Place::device &&
+         memory.home != on_host(device) && link_is_lost(on_host(device), memory.home);
+}
+void lose_link(int device) {
+  break_device(device, cudaErrorNvlinkUncorrectable, "injected into a transfer");
+}
+
 cudaError_t check_grid(dim3 grid, dim3 block) {
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
   const bool valid = grid.x > 0 && grid.y > 0 && grid.z > 0 && threads > 0 && threads <= 1024 &&
@@ -102,6 +112,7 @@ void copy(int device, void* to, const void* from, const Rows& rows) {
   if (check_range("a queued copy", to, rows.extent(rows.to_pitch)) != cudaSuccess ||
       check_range("a queued copy", from, rows.extent(rows.from_pitch)) != cudaSuccess)
     return break_device(device, cudaErrorIllegalAddress, cudaGetErrorString(cudaErrorInvalidValue));
+  if (is_cut_off(device, to) || is_cut_off(device, from)) return lose_link(device);
   for (std::size_t row = 0; row < rows.count; ++row)
     std::memmove(static_cast<char*>(to) + row * rows.to_pitch,
                  static_cast<const char*>(from) + row * rows.from_pitch, rows.bytes);
@@ -159,26 +170,26 @@ void queue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block,
   }
   if (check_grid(grid, block) != cudaSuccess) return;
   if (check_shared_bytes(kernel, shared_bytes) != cudaSuccess) return;
+  bool cut_off = false;
   for (const std::uint64_t word : words) {
     if (word < (std::uint64_t{1} << 40) || word >= (std::uint64_t{1} << 47)) continue;
+    cut_off |= is_cut_off(device, reinterpret_cast<const void*>(word));
     const std::string fault = fault_of(device, reinterpret_cast<const void*>(word));
     if (fault.empty()) continue;
     break_device(device, cudaErrorIllegalAddress,
                  fmt::format("an argument of {} is {}", name, fault));
     return;
   }
-  const Configuration& all = configuration();
-  static std::atomic<std::uint64_t> launches{0};  // on the faulty device
-  const bool faulty = device == all.faulty_device && ++launches == all.faulty_launch;
   Operation operation;
   operation.may_hold = std::uint64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z == 1;
   operation.run = [device, launch = Grid{name, grid, block, shared_bytes},
-                   thread = std::move(thread), faulty] {
-    if (faulty)
-      return break_device(device, cudaErrorLaunchFailure,
-                          fmt::format("injected into {}", launch.kernel));
-    const Outcome outcome = run_grid(launch, thread);
-    if (outcome.status != cudaSuccess) break_device(device, outcome.status, outcome.text);
+                   thread = std::move(thread), cut_off, words = kept_words(words),
+                   number = count_launch(device)] {
+    if (cut_off) return lose_link(device);
+    run_launch(device, number, launch.kernel, words, [&] {
+      const Outcome outcome = run_grid(launch, thread);
+      if (outcome.status != cudaSuccess) break_device(device, outcome.status, outcome.text);
+    });
   };
   append(queue, std::move(operation));
 }
@@ -200,7 +211,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 cudaError_t cudaSetDevice(int device) {
-  VIRTUAL_GPU_ENTER_TO_RELEASE;
+  // A thread leaves a lost device.
+  if (enter_to_release() == cudaErrorInitializationError) return cudaErrorInitializationError;
   if (!exists(device)) return no_device(device);
   set_current_device(device);
   return failed_device(
@@ -220,8 +232,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   const std::string name = fmt::format("virtual GPU (sm_{}{})", all.major, all.minor);
   std::memcpy(properties->name, name.c_str(), name.size() + 1);
-  // The same in all processes of the host.
+  // The same in all processes of the host, and of no other host.
   std::memcpy(properties->uuid.bytes, "virtual GPU", 11);
+  const std::uint32_t host = host_number();
+  std::memcpy(properties->uuid.bytes + 11, &host, sizeof host);
   properties->uuid.bytes[15] = static_cast<char>(on_host(device) + 1);
   properties->totalGlobalMem = all.memory;
   properties->sharedMemPerBlock = plain_shared_memory;

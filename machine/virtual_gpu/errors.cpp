@@ -17,42 +17,42 @@ struct Name {
   cudaError_t status;
   const char *name, *text;
 };
+#define STATUS(status, text) \
+  { status, #status, text }
 constexpr Name names[] = {
-    {cudaSuccess, "cudaSuccess", "no error"},
-    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
-     "invalid configuration argument"},
-    {cudaErrorInvalidPitchValue, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
-    {cudaErrorInvalidDevicePointer, "cudaErrorInvalidDevicePointer", "invalid device pointer"},
-    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
-     "invalid copy direction for memcpy"},
-    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {cudaErrorDeviceUninitialized, "cudaErrorDeviceUninitialized", "invalid device context"},
-    {cudaErrorMapBufferObjectFailed, "cudaErrorMapBufferObjectFailed",
-     "mapping of buffer object failed"},
-    {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
-     "peer access is not supported between these two devices"},
-    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
-     "an illegal memory access was encountered"},
-    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
-     "peer access is already enabled"},
-    {cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",
-     "part or all of the requested memory range is already mapped"},
-    {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",
-     "pointer does not correspond to a registered memory region"},
-    {cudaErrorIllegalInstruction, "cudaErrorIllegalInstruction",
-     "an illegal instruction was encountered"},
-    {cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address"},
-    {cudaErrorInvalidAddressSpace, "cudaErrorInvalidAddressSpace",
-     "operation not supported on global/shared address space"},
-    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    STATUS(cudaSuccess, "no error"),
+    STATUS(cudaErrorInvalidValue, "invalid argument"),
+    STATUS(cudaErrorMemoryAllocation, "out of memory"),
+    STATUS(cudaErrorInitializationError, "initialization error"),
+    STATUS(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    STATUS(cudaErrorInvalidPitchValue, "invalid pitch argument"),
+    STATUS(cudaErrorInvalidDevicePointer, "invalid device pointer"),
+    STATUS(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
+    STATUS(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable"),
+    STATUS(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    STATUS(cudaErrorInvalidDevice, "invalid device ordinal"),
+    STATUS(cudaErrorDeviceUninitialized, "invalid device context"),
+    STATUS(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed"),
+    STATUS(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered"),
+    STATUS(cudaErrorPeerAccessUnsupported,
+           "peer access is not supported between these two devices"),
+    STATUS(cudaErrorNvlinkUncorrectable,
+           "uncorrectable NVLink error detected during the execution"),
+    STATUS(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    STATUS(cudaErrorNotReady, "device not ready"),
+    STATUS(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+    STATUS(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
+    STATUS(cudaErrorHostMemoryAlreadyRegistered,
+           "part or all of the requested memory range is already mapped"),
+    STATUS(cudaErrorHostMemoryNotRegistered,
+           "pointer does not correspond to a registered memory region"),
+    STATUS(cudaErrorIllegalInstruction, "an illegal instruction was encountered"),
+    STATUS(cudaErrorMisalignedAddress, "misaligned address"),
+    STATUS(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"),
+    STATUS(cudaErrorLaunchFailure, "unspecified launch failure"),
+    STATUS(cudaErrorNotSupported, "operation not supported"),
 };
+#undef STATUS
 
 const Name& entry(cudaError_t status) {
   static constexpr Name unknown{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"};
@@ -61,7 +61,6 @@ const Name& entry(cudaError_t status) {
   return unknown;
 }
 
-constexpr int most_devices = 64;
 struct Broken {
   std::atomic<cudaError_t> status{cudaSuccess};
   std::string text;
@@ -129,7 +128,12 @@ cudaError_t enter() {
   return failed_device(device_of_thread);
 }
 
-cudaError_t enter_to_release() { return start(); }
+cudaError_t enter_to_release() {
+  if (const cudaError_t status = start(); status != cudaSuccess) return status;
+  return sticky_error(device_of_thread) == cudaErrorDevicesUnavailable
+             ? failed_device(device_of_thread)
+             : cudaSuccess;
+}
 
 int current_device() { return device_of_thread; }
 void set_current_device(int device) { device_of_thread = device; }

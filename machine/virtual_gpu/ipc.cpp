@@ -111,29 +111,38 @@ class Record final : public RemotePoint {
   std::uint32_t number_;
 };
 
-// The contents of the handles. `file` is a descriptor of the process.
-struct EventHandle {
-  char kind[8];
-  int process, file;
+// What handles begin with. `file` is a descriptor of the process.
+struct Handle {
+  char kind[8] = {};
+  std::uint32_t host = host_number();
+  int process = ::getpid(), file = -1;
+  int device = 0;  // its number on the host
+};
+struct EventHandle : Handle {
   std::uint32_t slot;
-  int device;  // its number on the host
 };
-struct MemoryHandle {
-  char kind[8];
-  int process, file;
+struct MemoryHandle : Handle {
   std::uint64_t bytes, mapped;
-  int device, number;
+  int number;
 };
-static_assert(sizeof(EventHandle) <= CUDA_IPC_HANDLE_SIZE &&
-              sizeof(MemoryHandle) <= CUDA_IPC_HANDLE_SIZE);
 constexpr char event_kind[8] = {'v', 'g', 'p', 'u', 'e', 'v', 'n', 't'};
 constexpr char memory_kind[8] = {'v', 'g', 'p', 'u', 'm', 'e', 'm', 'o'};
+
+template <class Contents>
+void write_handle(void* handle, const char (&kind)[8], Contents contents) {
+  static_assert(sizeof contents <= CUDA_IPC_HANDLE_SIZE);
+  std::memcpy(contents.kind, kind, sizeof kind);
+  std::memset(handle, 0, CUDA_IPC_HANDLE_SIZE);
+  std::memcpy(handle, &contents, sizeof contents);
+}
 
 template <class Contents>
 cudaError_t open_handle(const void* handle, const char (&kind)[8], Contents& contents, int& file) {
   std::memcpy(&contents, handle, sizeof contents);
   if (std::memcmp(contents.kind, kind, sizeof kind) != 0)
     return failed(cudaErrorInvalidResourceHandle, "not a handle of this kind");
+  if (contents.host != host_number())
+    return failed(cudaErrorInvalidResourceHandle, "a handle of another host");
   if (contents.process == ::getpid())
     return failed(cudaErrorDeviceUninitialized, "a process cannot open its own handle");
   if (const int here = on_host(current_device()); contents.device != here && !configuration().peers)
@@ -203,17 +212,15 @@ cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t even
   const std::lock_guard lock(state->mutex);
   if (!state->slot) state->slot = Exports::of_process().add(state);
   if (!state->slot) return failed(cudaErrorMemoryAllocation, "too many interprocess events");
-  EventHandle contents{
-      {}, ::getpid(), Exports::of_process().file(), state->slot->index(), on_host(state->device)};
-  std::memcpy(contents.kind, event_kind, sizeof event_kind);
-  std::memset(handle, 0, sizeof *handle);
-  std::memcpy(handle, &contents, sizeof contents);
+  write_handle(handle, event_kind,
+               EventHandle{{.file = Exports::of_process().file(), .device = on_host(state->device)},
+                           state->slot->index()});
   return cudaSuccess;
 }
 
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
   VIRTUAL_GPU_ENTER;
-  EventHandle contents;
+  EventHandle contents{};
   int file = -1;
   if (const cudaError_t status = open_handle(&handle, event_kind, contents, file);
       status != cudaSuccess)
@@ -236,23 +243,18 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
   if (find(address, &allocation) != Place::device || !allocation.live || allocation.opened > 0)
     return failed(cudaErrorInvalidValue,
                   fmt::format("{} is not device memory of this process", describe(address)));
-  MemoryHandle contents{{},
-                        ::getpid(),
-                        allocation.file,
-                        allocation.bytes,
-                        allocation.mapped,
-                        on_host(allocation.device),
-                        allocation.number};
-  std::memcpy(contents.kind, memory_kind, sizeof memory_kind);
-  std::memset(handle, 0, sizeof *handle);
-  std::memcpy(handle, &contents, sizeof contents);
+  write_handle(handle, memory_kind,
+               MemoryHandle{{.file = allocation.file, .device = on_host(allocation.device)},
+                            allocation.bytes,
+                            allocation.mapped,
+                            allocation.number});
   return cudaSuccess;
 }
 
 cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned int flags) {
   VIRTUAL_GPU_ENTER;
   if (flags != cudaIpcMemLazyEnablePeerAccess) return failed(cudaErrorInvalidValue, "flags");
-  MemoryHandle contents;
+  MemoryHandle contents{};
   int file = -1;
   const std::lock_guard lock(opening);
   if (const cudaError_t status = open_handle(&handle, memory_kind, contents, file);
@@ -266,7 +268,7 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
     return cudaSuccess;
   }
   const cudaError_t status =
-      map_peer(current_device(), file, contents.bytes, contents.mapped, address);
+      map_peer(current_device(), contents.device, file, contents.bytes, contents.mapped, address);
   if (status != cudaSuccess) ::close(file);
   if (status == cudaSuccess) opened_memory[key] = *address;
   return status;

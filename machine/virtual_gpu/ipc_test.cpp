@@ -104,20 +104,29 @@ TEST(Ipc, DISABLED_Peer) {
             cudaErrorInvalidValue);
 }
 
-void exchange_with_another_process() {
+// Starts a disabled test as a process. Sets the socket to it.
+pid_t start_peer(const char* test, const char* gpus, int& socket) {
   int sockets[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
   const pid_t peer = ::fork();
   if (peer == 0) {
     ::setenv("SHARDMARK_TEST_SOCKET", std::to_string(sockets[1]).c_str(), 1);
-    ::execl("/proc/self/exe", "virtual_gpu_test", "--gtest_filter=Ipc.DISABLED_Peer",
-            "--gtest_also_run_disabled_tests", static_cast<char*>(nullptr));
+    if (gpus) ::setenv("SHARDMARK_VIRTUAL_GPUS", gpus, 1);
+    const std::string filter = std::string("--gtest_filter=Ipc.DISABLED_") + test;
+    ::execl("/proc/self/exe", "virtual_gpu_test", filter.c_str(), "--gtest_also_run_disabled_tests",
+            static_cast<char*>(nullptr));
     ::_exit(127);
   }
   ::close(sockets[1]);
-  const int socket = sockets[0];
+  socket = sockets[0];
   const timeval patience{20, 0};
   ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  return peer;
+}
+
+void exchange_with_another_process() {
+  int socket = -1;
+  const pid_t peer = start_peer("Peer", nullptr, socket);
   {
     Side mine(0);
     put(socket, mine.handles());
@@ -161,6 +170,29 @@ TEST(Ipc, MemoryAndEventsReachAnotherProcess) { exchange_with_another_process();
 TEST(Ipc, EventsReachAnotherProcessAfterOlderOnesHaveEnded) {
   exchange_with_another_process();
   if (!HasFatalFailure()) exchange_with_another_process();
+}
+
+TEST(Ipc, DISABLED_PeerOfAnotherHost) {
+  Side mine(0);
+  Handles theirs;
+  get(std::atoi(std::getenv("SHARDMARK_TEST_SOCKET")), theirs);
+  void* base = nullptr;
+  cudaEvent_t event = nullptr;
+  EXPECT_EQ(cudaIpcOpenMemHandle(&base, theirs.memory, cudaIpcMemLazyEnablePeerAccess),
+            cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaIpcOpenEventHandle(&event, theirs.sent), cudaErrorInvalidResourceHandle);
+  const std::string text = cudaGetErrorString(cudaGetLastError());
+  EXPECT_NE(text.find("a handle of another host"), std::string::npos) << text;
+}
+TEST(Ipc, HandlesStayOnTheirHost) {
+  int socket = -1;
+  const pid_t peer = start_peer("PeerOfAnotherHost", "2,host=other", socket);
+  const Side mine(0);
+  put(socket, mine.handles());
+  int status = 0;
+  ::waitpid(peer, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ::close(socket);
 }
 
 TEST(Ipc, AProcessCannotOpenItsOwnHandles) {

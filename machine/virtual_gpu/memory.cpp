@@ -14,6 +14,7 @@
 
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/faults.h"
 
 namespace machine::virtual_gpu {
 namespace {
@@ -62,7 +63,7 @@ struct State {
                accessible ? PROT_READ | PROT_WRITE : PROT_NONE);
     allocation.accessible = accessible;
   }
-  Allocation* map(int device, int file, std::size_t bytes, std::size_t mapped) {
+  Allocation* map(int device, int home, int file, std::size_t bytes, std::size_t mapped) {
     std::byte* mapping = next;
     // A page that is never mapped follows each allocation.
     if (mapping + mapped + page > region + region_bytes) return nullptr;
@@ -73,6 +74,7 @@ struct State {
     made = {mapping + mapped - round_up(bytes, alignment),
             bytes,
             device,
+            home,
             count++,
             true,
             0,
@@ -126,6 +128,8 @@ cudaError_t allocate(int device, std::size_t bytes, void** result) {
   State& all = state();
   const std::lock_guard lock(all.mutex);
   const std::size_t mapped = round_up(bytes, page);
+  if (allocation_fails(on_host(device)))
+    return failed(cudaErrorMemoryAllocation, fmt::format("injected into one of {} bytes", bytes));
   if (bytes > configuration().memory || all.used[device] + mapped > configuration().memory)
     return failed(cudaErrorMemoryAllocation,
                   fmt::format("{} bytes requested, {} of {} allocated on device {}", bytes,
@@ -135,7 +139,7 @@ cudaError_t allocate(int device, std::size_t bytes, void** result) {
     if (file >= 0) ::close(file);
     return failed(cudaErrorMemoryAllocation, "no memory on the host");
   }
-  Allocation* made = all.map(device, file, bytes, mapped);
+  Allocation* made = all.map(device, on_host(device), file, bytes, mapped);
   if (!made) {
     ::close(file);
     return failed(cudaErrorMemoryAllocation, "no addresses on the host");
@@ -164,10 +168,11 @@ cudaError_t release(void* base) {
   return cudaSuccess;
 }
 
-cudaError_t map_peer(int device, int file, std::size_t bytes, std::size_t mapped, void** result) {
+cudaError_t map_peer(int device, int home, int file, std::size_t bytes, std::size_t mapped,
+                     void** result) {
   State& all = state();
   const std::lock_guard lock(all.mutex);
-  Allocation* made = all.map(device, file, bytes, mapped);
+  Allocation* made = all.map(device, home, file, bytes, mapped);
   if (!made) return failed(cudaErrorMapBufferObjectFailed, "memory of another process");
   made->opened = 1;
   *result = made->base;

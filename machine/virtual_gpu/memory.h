@@ -19,6 +19,7 @@ struct Allocation {
   std::byte* base = nullptr;
   std::size_t bytes = 0;
   int device = 0;
+  int home = 0;    // the number on the host of the device that has the memory
   int number = 0;  // in the order of allocation in this process
   bool live = false;
   int opened = 0;  // by cudaIpcOpenMemHandle: number of opens not yet closed
@@ -33,7 +34,8 @@ cudaError_t allocate(int device, std::size_t bytes, void** result);
 // Work of the device has ended.
 cudaError_t release(void* base);
 // Maps memory of another process. The caller owns `file` again if this fails.
-cudaError_t map_peer(int device, int file, std::size_t bytes, std::size_t mapped, void** result);
+cudaError_t map_peer(int device, int home, int file, std::size_t bytes, std::size_t mapped,
+                     void** result);
 // Counts one more open of memory that is already mapped. Returns false if it is not.
 bool open_again(void* base);
 cudaError_t unmap_peer(void* base);

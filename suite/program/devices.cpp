@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "harness/fingerprint/adapters.h"
+#include "harness/fingerprint/fingerprint.h"
+#include "harness/record/run_json.h"
 #include "machine/base/error.h"
 
 namespace suite {
@@ -20,6 +23,18 @@ void choose_device(machine::World& world, machine::Device::Kind kind) {
   for (int other = 0; other < world.rank(); ++other)
     index += world.host(other) == world.host(world.rank());
   world.use_device(machine::cuda::make_device(index % count));
+}
+
+void note_gpu_health(machine::World& world, const machine::GpuReading& before,
+                     const std::string& directory) {
+  const std::string path = directory + "/environment.json";
+  const std::string old = world.rank() == 0 ? harness::file_text(path) : std::string();
+  const std::string text = harness::with_gpu_health(world, before, old);
+  if (text.empty()) return;
+  try {
+    harness::write_file(path, text, world.faults().disk);
+  } catch (const std::exception&) {  // the run has reported it, or its report will
+  }
 }
 
 void note_gpus(machine::World& world, harness::RunOptions& options) {

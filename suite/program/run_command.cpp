@@ -155,6 +155,7 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
     note_gpus(*world, options);
     // A virtual GPU has no speed.
     options.measure_rates = options.measure_rates && !options.context.gpus.is_virtual;
+    const machine::GpuReading gpu = machine::read_gpu(world->device().pci_address());
     const std::string environment =
         harness::gather_environment(*world, how_it_measures(line), injection.versions());
     code = together(*world, [&] {
@@ -185,6 +186,7 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
     } catch (const std::exception& error) {
       watchdog.give_up(machine::failure_of(error));
     }
+    if (ended && world->computes_on_gpu()) note_gpu_health(*world, gpu, out_dir);
   }
   if (rank != 0 || !ended) return exit_code_of_rank(rank, code);
   try {

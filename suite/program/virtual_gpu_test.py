@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The program on virtual GPUs, as on a node with GPUs: it starts, uses them, and never accepts hardware."""
 
+import json
 import os
 import re
 import subprocess
@@ -54,12 +55,69 @@ class VirtualGpu(TemporaryFolder):
 
     def test_a_broken_gpu_ends_the_run_at_the_case_that_broke_it(self):
         text = self.run_units("gemm", "memory_bandwidth", "--ranks", "2", "--dtype", "float", "--bytes", "1MiB", "--shape", "64x64x64",
-                              gpus="2,fault=1:3", code=4)
+                              gpus="2,fault=1:launch:3", code=4)
         self.assertRegex(text, r"rank 1[^\n]*gemm[^\n]* broke cuda:1: [^\n]*unspecified launch failure")
         run = read_run(self.path("run"))
         self.assertEqual(run["context"]["status"], "aborted")
         self.assertEqual(run["context"]["lost_rank"], 1)
         self.assertEqual(len(run["benchmarks"]), 1)
+
+    def drained(self):
+        with open(self.path("run/drain.json"), encoding="utf-8") as file:
+            return [(entry["kind"], tuple(entry["ranks"])) for entry in json.load(file)["drain"]]
+
+    def gpu_findings(self):
+        kinds = ("lost GPU", "GPU memory", "slowed GPU", "narrow PCIe", "inactive NVLink")
+        return {(kind, ranks) for kind, ranks in self.drained() if kind in kinds}
+
+    def faulty(self, fault, code, *words):
+        words = words or ("gemm", "--ranks", "2", "--dtype", "float", "--shape", "64x64x64")
+        return self.run_units(*words, gpus=f"2,fault={fault}", code=code)
+
+    def test_an_uncorrectable_memory_error_is_named_with_its_rank_and_case(self):
+        text = self.faulty("1:ecc:3", 4)
+        self.assertRegex(text, r"rank 1[^\n]*gemm[^\n]* broke cuda:1: [^\n]*the driver reports: 1 uncorrected memory \(ECC\) error since")
+        self.assertIn("cudaErrorECCUncorrectable", text)
+        self.assertIn(("lost rank", (1,)), self.drained())
+
+    def test_a_lost_gpu_is_named_with_its_rank_and_case(self):
+        text = self.faulty("1:lost:3", 4)
+        self.assertRegex(text, r"rank 1[^\n]*gemm[^\n]* broke cuda:1: [^\n]*the driver reports: the GPU is lost")
+        self.assertIn("cudaErrorDevicesUnavailable", text)
+        self.assertIn(("lost rank", (1,)), self.drained())
+
+    def test_a_gpu_that_computes_a_wrong_bit_is_found(self):
+        self.faulty("1:product", 1)
+        self.assertEqual({case["verdict"] for case in self.cases()}, {"fail"})
+        self.assertIn(("wrong result", (1,)), self.drained())
+
+    def test_an_allocation_that_fails_is_named_with_its_rank(self):
+        self.faulty("1:memory", 1, "memory_bandwidth", "--ranks", "2", "--dtype", "float", "--bytes", "1MiB")
+        self.assertEqual({case["verdict"] for case in self.cases()}, {"fail"})
+        self.assertIn(("out of memory", (1,)), self.drained())
+
+    def test_a_lost_link_is_named_with_a_rank(self):
+        for transport in ("cuda_ipc", "nccl"):
+            with self.subTest(transport=transport):
+                text = self.faulty("0-1:link", 4, "all_reduce", "--transport", transport, "--ranks", "2", "--bytes", "100000",
+                                   "--dtype", "float", "--algorithm", "ring")
+                self.assertRegex(text, r"rank [01][^\n]*all_reduce")
+                self.assertIn("uncorrectable NVLink error", text)
+                self.assertIn("lost rank", dict(self.drained()))
+
+    def test_what_the_driver_reports_is_found_and_nothing_else(self):
+        self.faulty("0:launch:1000000", 0)
+        self.assertFalse(self.gpu_findings())
+        with open(self.path("run/environment.json"), encoding="utf-8") as file:
+            environment = json.load(file)
+        self.assertEqual(environment["same_on_all_ranks"]["hardware"]["gpu"]["pcie_lanes_max"], 16)
+        self.assertEqual([rank["after"]["pcie_lanes"] for rank in environment["gpu_health"][0]], [16, 16])
+        for fault, kind in (("remap", "GPU memory"), ("hot", "slowed GPU"), ("brake", "slowed GPU"), ("pcie", "narrow PCIe"),
+                            ("nvlink", "inactive NVLink")):
+            with self.subTest(fault=fault):
+                text = self.faulty(f"1:{fault}:2", 0)
+                self.assertIn(kind, text)
+                self.assertEqual(self.gpu_findings(), {(kind, (1,))})
 
     def each_sees_one(self, *words, gpus="2"):
         """Runs two ranks, each of which sees one GPU, as with `srun --gpus-per-task=1`."""
@@ -70,6 +128,24 @@ class VirtualGpu(TemporaryFolder):
                         "--out", self.path("run")]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, check=False,
                               env={**os.environ, **NO_FIGURES, "SHARDMARK_VIRTUAL_GPUS": gpus})
+
+    @unittest.skipIf(subprocess.run(["unshare", "--uts", "hostname", "h1"], capture_output=True, check=False).returncode,
+                     "needs root, to give processes a host name")
+    def test_two_hosts_with_two_gpus_each(self):
+        words = ["run", "all_reduce", "--ranks", "4", "--bytes", "100000", "--dtype", "float", "--algorithm", "ring", "--device", "cuda",
+                 "--transport", "cuda_ipc,nccl", *QUICK, "--out", self.path("run")]
+        command = []
+        for host in ("h1", "h2"):
+            command += [":"] if command else LAUNCHER
+            command += ["-n", "2", "unshare", "--uts", "sh", "-c", f'hostname {host} && exec "$0" "$@"', PROGRAM, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, check=False,
+                              env={**os.environ, **NO_FIGURES, "SHARDMARK_VIRTUAL_GPUS": "2"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        cases = {case["case"]["transport"]: case for case in self.cases()}
+        self.assertEqual(cases["nccl"]["verdict"], "pass")
+        self.assertEqual(cases["cuda_ipc"]["verdict"], "skipped")
+        self.assertRegex(cases["cuda_ipc"]["reason"], r"requires ranks of one host; rank \d is on h[12], rank \d on h[12]")
+        self.assertEqual(read_run(self.path("run"))["context"]["gpus"], {"seen": 4, "tested": 4, "virtual": True})
 
     def test_one_visible_gpu_for_each_rank(self):
         words = ["all_reduce", "--ranks", "2", "--bytes", "100000", "--dtype", "float", "--algorithm", "ring,direct"]

@@ -16,6 +16,7 @@
 #include "machine/device/cuda/pinned_memory.h"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"
+#include "machine/device/gpu_health.h"
 
 namespace machine {
 namespace cuda {
@@ -218,6 +219,8 @@ class CudaDevice final : public Device {
                     static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
                     properties.minor);
     identity_ = identity_of(properties);
+    pci_address_ = fmt::format("{:08X}:{:02X}:{:02X}.0", properties.pciDomainID,
+                               properties.pciBusID, properties.pciDeviceID);
     compute_capability_ = properties.major * 10 + properties.minor;
     stream_ = std::make_unique<CudaStream>(*this, index_, streams_);
   }
@@ -225,13 +228,17 @@ class CudaDevice final : public Device {
   ~CudaDevice() override { stream_.reset(); }
   std::string description() const override { return description_; }
   std::uint64_t identity() const override { return identity_; }
+  std::string pci_address() const override { return pci_address_; }
   std::string why_broken() override {
     const DeviceWait waits(*this);
     cudaSetDevice(index_);
     if (cudaDeviceSynchronize() == cudaSuccess) return "";
     cudaGetLastError();  // an error that this clears does not break the device
     const cudaError_t status = cudaDeviceSynchronize();
-    return status == cudaSuccess ? "" : "cudaDeviceSynchronize: " + text_of(status);
+    if (status == cudaSuccess) return "";
+    const std::string trouble = trouble_of(read_gpu(pci_address_));
+    return (trouble.empty() ? "" : "the driver reports: " + trouble + "; ") +
+           "cudaDeviceSynchronize: " + text_of(status);
   }
   int compute_capability() const override { return compute_capability_; }
   std::unique_ptr<Stream> make_stream() override {
@@ -293,7 +300,7 @@ class CudaDevice final : public Device {
   PinnedMemory pinned_;
   std::uint64_t identity_ = 0;
   int compute_capability_ = 0;
-  std::string description_;
+  std::string description_, pci_address_;
 };
 
 }  // namespace

@@ -194,6 +194,24 @@ const std::map<std::string, Body> bodies = {
        EXPECT_NCCL(ncclCommAbort(std::exchange(me.comm, nullptr)));
        mend_device(me.rank);
      }},
+    // Each rank reads from the other once in an all-reduce. The third fails.
+    {"lost_link",
+     [](Member& me) {
+       const Values<float> in(count, 1), out(count, -1);
+       EXPECT_NCCL(reduce(me, in, out));
+       me.synchronize();
+       EXPECT_NCCL(reduce(me, in, out));
+       EXPECT_NCCL(reduce(me, in, out));
+       const cudaError_t status = cudaStreamSynchronize(me.stream);
+       const std::string text = cudaGetErrorString(status);
+       EXPECT_NE(text.find(status == cudaErrorNvlinkUncorrectable
+                               ? "the link between rank " + std::to_string(me.rank)
+                               : "has failed"),
+                 std::string::npos)
+           << text;
+       EXPECT_NCCL(ncclCommAbort(std::exchange(me.comm, nullptr)));
+       mend_device(me.rank);
+     }},
     {"float8",
      [](Member& me) {
        const Values<__nv_fp8_e4m3> in(count, 1), out(count);
@@ -230,7 +248,9 @@ TEST(CommunicatorsOfProcesses, DISABLED_Rank) {
   }
 }
 
-void on_processes(int ranks, const char* body, const char* gpus, const char* nccl) {
+// per_host: ranks of a host; 0: all.
+void on_processes(int ranks, const char* body, const std::string& gpus, const char* nccl,
+                  int per_host = 0) {
   const int file = ::memfd_create("meeting", 0);
   ASSERT_EQ(::ftruncate(file, sizeof(Meeting)), 0);
   std::vector<pid_t> processes;
@@ -241,7 +261,8 @@ void on_processes(int ranks, const char* body, const char* gpus, const char* ncc
       ::setenv("SHARDMARK_TEST_RANK", std::to_string(rank).c_str(), 1);
       ::setenv("SHARDMARK_TEST_RANKS", std::to_string(ranks).c_str(), 1);
       ::setenv("SHARDMARK_TEST_BODY", body, 1);
-      ::setenv("SHARDMARK_VIRTUAL_GPUS", gpus, 1);
+      const std::string host = per_host ? ",host=" + std::to_string(rank / per_host) : "";
+      ::setenv("SHARDMARK_VIRTUAL_GPUS", (gpus + host).c_str(), 1);
       ::setenv("SHARDMARK_VIRTUAL_NCCL", nccl, 1);
       ::execl("/proc/self/exe", "virtual_gpu_test",
               "--gtest_filter=CommunicatorsOfProcesses.DISABLED_Rank",
@@ -261,6 +282,11 @@ void on_processes(int ranks, const char* body, const char* gpus, const char* ncc
 TEST(CommunicatorsOfProcesses, ReduceAndExchange) { on_processes(4, "collectives", "4", ""); }
 TEST(CommunicatorsOfProcesses, MayShareADeviceIfConfigured) {
   on_processes(3, "collectives", "1", "ranks=shared");
+}
+// Two hosts, each with devices 0 and 1.
+TEST(CommunicatorsOfProcesses, MayBeOnTwoHosts) { on_processes(4, "collectives", "2", "", 2); }
+TEST(CommunicatorsOfProcesses, NameALostLink) {
+  on_processes(2, "lost_link", "2,fault=0-1:link:3", "");
 }
 TEST(CommunicatorsOfProcesses, NameADeadPeer) { on_processes(2, "dead_peer", "2", ""); }
 TEST(CommunicatorsOfProcesses, NameAPeerThatDoesNotCall) {

@@ -169,7 +169,8 @@ ncclResult_t call(Kind kind, const void* input, void* output, std::size_t count,
 ncclResult_t check_devices(Communicator& on) {
   if (configuration().ranks_share_devices) return ncclSuccess;
   for (int rank = 0; rank < on.size(); ++rank)
-    if (rank != on.rank() && on.of(rank).device == on.mine().device)
+    if (rank != on.rank() && on.of(rank).device == on.mine().device &&
+        on.of(rank).host == on.mine().host)
       return refused(ncclInvalidUsage,
                      fmt::format("Duplicate GPU detected: rank {} and rank {} both on device {}",
                                  on.rank(), rank, on.mine().device));
@@ -195,6 +196,7 @@ ncclResult_t join(const ncclUniqueId& id, int size, int rank, bool blocking,
       std::make_shared<Communicator>(std::move(segment), size, rank, current_device(), blocking);
   result->mine().process = ::getpid();
   result->mine().device = on_host(current_device());
+  result->mine().host = host_number();
   result->mine().state = State::joined;
   ++result->segment().joined;
   result->segment().ring();

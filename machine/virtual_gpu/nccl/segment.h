@@ -70,6 +70,7 @@ enum class State : std::uint32_t { absent, joining, joined, finalized, aborted, 
 struct Rank {
   std::atomic<State> state;
   int process, device;
+  std::uint32_t host;
   // Operations are numbered from 1. `reached` is the one whose parts stand below, or 0. A peer that
   // waits for this rank sets `requested`.
   Word reached, done, requested;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/faults.h"
 #include "machine/virtual_gpu/memory.h"
 #include "machine/virtual_gpu/nccl/reduce.h"
 
@@ -77,6 +78,7 @@ void Work::collect(std::size_t index) {
   for (int rank = 0, next = 0; rank < on_->size(); ++rank) {
     if (!call.gives(rank)) continue;
     const Part& source = *sources[static_cast<std::size_t>(next++)];
+    if (is_cut_off(rank)) return;
     if (!read_file(on_->of(rank).process, source.file, source.offset + skipped, read.data(), bytes))
       return lost(rank);
     if (how.reduces)
@@ -97,6 +99,7 @@ void Work::receive(std::size_t index) {
   if (source->call.count != task.call.count || source->call.type != task.call.type)
     return break_with(fmt::format("rank {} calls {}, rank {} {}", on_->rank(), text_of(task.call),
                                   task.call.peer, text_of(source->call)));
+  if (is_cut_off(task.call.peer)) return;
   // Not read into the device memory: the kernel does not make it accessible (memory.h).
   std::vector<std::byte> read(task.output_bytes);
   if (!read_file(on_->of(task.call.peer).process, source->file, source->offset, read.data(),
@@ -241,9 +244,19 @@ void Work::lost(int rank) {
             fmt::format("rank {} (process {}) has ended", rank, on_->of(rank).process));
 }
 
-void Work::break_with(const std::string& text) {
-  on_->fail(ncclInvalidUsage, text);
-  break_device(on_->device(), cudaErrorLaunchFailure, text);
+bool Work::is_cut_off(int rank) {
+  const Rank& other = on_->of(rank);
+  const bool lost = rank != on_->rank() && other.host == on_->mine().host &&
+                    link_is_lost(on_->mine().device, other.device);
+  if (lost)
+    break_with(fmt::format("the link between rank {} and rank {} is lost", on_->rank(), rank),
+               cudaErrorNvlinkUncorrectable);
+  return lost;
+}
+
+void Work::break_with(const std::string& text, cudaError_t status) {
+  on_->fail(status == cudaErrorLaunchFailure ? ncclInvalidUsage : ncclUnhandledCudaError, text);
+  break_device(on_->device(), status, text);
   end();
 }
 

@@ -51,7 +51,9 @@ class Work final : public RemotePoint {
   Part& part(std::size_t index) { return on_->mine().parts[index]; }
   void end();
   void lost(int rank);
-  void break_with(const std::string& text);
+  // Whether the link to the rank is lost. Breaks the device then.
+  bool is_cut_off(int rank);
+  void break_with(const std::string& text, cudaError_t status = cudaErrorLaunchFailure);
 
   std::shared_ptr<Communicator> on_;
   std::uint32_t number_;
