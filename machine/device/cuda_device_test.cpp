@@ -38,6 +38,15 @@ TEST_F(CudaDevice, HasADescriptionAndAnIdentity) {
   EXPECT_FALSE(device_->readable_by_host());
 }
 
+TEST_F(CudaDevice, HasComputeUnits) {
+  const ComputeUnits units = device_->compute_units();
+  EXPECT_NE(device_->description().find(units.product), std::string::npos) << units.product;
+  EXPECT_EQ(units.compute_capability, device_->compute_capability());
+  EXPECT_GE(units.multiprocessors, 1);
+  EXPECT_GE(units.clock_hz, 100e6);  // not kHz
+  EXPECT_LE(units.clock_hz, 10e9);
+}
+
 TEST_F(CudaDevice, EventsOrderStreams) {
   const auto other = device_->make_stream();
   const Tensor from = tensor(10'000), to = tensor(10'000);

@@ -219,6 +219,10 @@ class CudaDevice final : public Device {
                     properties.minor);
     identity_ = identity_of(properties);
     compute_capability_ = properties.major * 10 + properties.minor;
+    int clock_kHz = 0;
+    SHARDMARK_CUDA(index, cudaDeviceGetAttribute(&clock_kHz, cudaDevAttrClockRate, index));
+    compute_units_ = {properties.name, compute_capability_, properties.multiProcessorCount,
+                      1e3 * clock_kHz};
     stream_ = std::make_unique<CudaStream>(*this, index_, streams_);
   }
   // Destroys the stream first. This ends all work that reads or writes the arenas.
@@ -234,6 +238,7 @@ class CudaDevice final : public Device {
     return status == cudaSuccess ? "" : "cudaDeviceSynchronize: " + text_of(status);
   }
   int compute_capability() const override { return compute_capability_; }
+  ComputeUnits compute_units() const override { return compute_units_; }
   std::unique_ptr<Stream> make_stream() override {
     return std::make_unique<CudaStream>(*this, index_, streams_);
   }
@@ -293,6 +298,7 @@ class CudaDevice final : public Device {
   PinnedMemory pinned_;
   std::uint64_t identity_ = 0;
   int compute_capability_ = 0;
+  ComputeUnits compute_units_;
   std::string description_;
 };
 
