@@ -60,18 +60,21 @@ int slowest_rank(const SampleMatrix& samples) {
   return static_cast<int>(std::ranges::max_element(wins) - wins.begin());
 }
 
-// Adds the activity of each rank, if every rank has a core.
-void add_activity(Record& record, const std::vector<RankActivity>& ranks) {
+// Adds the activity of each rank, if every rank has a core. waits_on_gpu: the runs wait for other
+// ranks inside the GPU. The host cannot see such waits, so no rank's own time is known.
+void add_activity(Record& record, const std::vector<RankActivity>& ranks, bool waits_on_gpu) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankActivity& its = ranks[rank];
     if (its.busy.empty() || its.taken_s <= 0) return;
     const auto put = [&](std::string_view name, double value) {
       record.counters[fmt::format("{}/rank:{}", name, rank)] = value;
     };
-    put("busy_s", quantiles(its.busy).p25);
+    if (!waits_on_gpu) {
+      put("busy_s", quantiles(its.busy).p25);
+      put("spikes", its.spikes);
+    }
     put("delayed_s", its.delayed_s / static_cast<double>(its.busy.size()));
     put("delayed_fraction", its.delayed_s / its.taken_s);
-    put("spikes", its.spikes);
   }
 }
 
@@ -90,6 +93,10 @@ void add_times(Record& record, const PlannedCase& plan, std::string_view timing,
   record.quantiles = quantiles(worst);
   record.seconds = record.quantiles.median;
   counters["average_over_ranks_s"] = median(sampled.unit.mean);
+  if (!sampled.unit.device.empty()) {
+    counters["device_s"] = median(sampled.unit.device);
+    counters["host_s"] = median(sampled.unit.host);
+  }
   counters["samples"] = static_cast<double>(worst.size());
   counters["batch"] = sampled.unit.batch;
   counters["lag1_autocorrelation"] = lag1_autocorrelation(worst);
@@ -279,7 +286,9 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
   if (failure) return fail(record, *failure);
   if (group.index == 0) {
     record.shares_cores = world_.oversubscribed() && !world_.computes_on_gpu();
-    if (!world_.oversubscribed()) add_activity(record, sampled.unit.ranks);
+    if (!world_.oversubscribed())
+      add_activity(record, sampled.unit.ranks,
+                   world_.computes_on_gpu() && transport_of(plan.axes).has_value());
     add_times(record, plan, name(options_.timing), std::move(sampled));
   }
 
