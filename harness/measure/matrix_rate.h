@@ -39,8 +39,9 @@ std::int64_t next_extent(const MatrixPlan& plan, std::span<const MatrixTime> tim
 // Returns the best rate, in FLOP/s; 0: no product was timed.
 double matrix_rate(std::span<const MatrixTime> timed);
 
-// Times the plan's products on the device's stream. Ends at the first product that does not fit
-// into memory. progress: as in Batches.
+// Times the plan's products on the device's stream. Ends at the first product that the device
+// cannot compute: it does not fit into memory, or the library has none for the dtype. progress: as
+// in Batches.
 std::vector<MatrixTime> time_matrices(machine::Device& device, machine::Dtype dtype,
                                       const MatrixPlan& plan, bool shares_cores,
                                       std::atomic<std::uint64_t>* progress);

@@ -12,6 +12,7 @@
 #include "harness/measure/link_rates.h"
 #include "harness/measure/matrix_rate.h"
 #include "harness/measure/memory_batches.h"
+#include "harness/measure/sampler.h"
 #include "machine/base/error.h"
 #include "machine/device/dense_peak.h"
 #include "machine/device/host/stream_copy.h"
@@ -123,6 +124,18 @@ double product_rate(machine::World& world, Dtype dtype, bool shares_cores) {
   machine::Device& device = world.device();
   return matrix_rate(time_matrices(device, dtype, matrix_plan(has_gpu_speed(device)), shares_cores,
                                    &world.board().mine().progress));
+}
+
+// No rates if the transport fails: the cases that use it report that. A wait that fails means that
+// a rank is lost.
+ReceivingRates rates_between(machine::World& world, const machine::Group& group,
+                             machine::Transport transport, const std::vector<std::int64_t>& sets) {
+  try {
+    return receiving_rates(world, group, transport, sets, cores_are_shared(world, group));
+  } catch (const machine::MachineError& error) {
+    if (is_of_a_wait(error)) throw;
+    return {};
+  }
 }
 
 // The mean over the group of each rank's numbers.
@@ -270,8 +283,7 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
   const std::vector<std::int64_t> sizes = sets(largest_sent(world.device(), transport));
   // The ranks agree on a missing link like on a rate.
   ReceivingRates mine;
-  if (group.index >= 0)
-    mine = receiving_rates(world, group, transport, sizes, cores_are_shared(world, group));
+  if (group.index >= 0) mine = rates_between(world, group, transport, sizes);
   for (const bool is_fresh : {false, true}) {
     std::vector<double>& measured = is_fresh ? mine.fresh : mine.unchanged;
     measured.resize(sizes.size());
@@ -315,7 +327,7 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
   }
   if (key.kind == RateKey::Kind::link)
     measure_sets(link_[{key.ranks, key.transport, false}], [&](const auto& sets) {
-      return receiving_rates(world, group, key.transport, sets, shared).unchanged;
+      return rates_between(world, group, key.transport, sets).unchanged;
     });
   // Over shared_memory the copy rate is part of the limit, too.
   if (key.kind == RateKey::Kind::memory || key.transport == machine::Transport::shared_memory)
