@@ -9,6 +9,7 @@
 #include "harness/measure/statistics.h"
 #include "harness/run/inject.h"
 #include "machine/base/error.h"
+#include "machine/device/profile_range.h"
 #include "machine/link/connect.h"
 
 namespace harness {
@@ -268,6 +269,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
 
   Sampled sampled;
   failure = phase("running", [&] {
+    const machine::ProfileRange range(plan.name);
     SamplingLimits limits;
     limits.seconds = options_.max_seconds_per_case;
     limits.timing = options_.timing;
