@@ -1,5 +1,6 @@
 // Streams, events, gates and memory of a CUDA device.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -40,6 +41,10 @@ TEST_F(CudaDevice, HasADescriptionAndAnIdentity) {
 
 TEST_F(CudaDevice, HasComputeUnits) {
   const ComputeUnits units = device_->compute_units();
+  EXPECT_NE(device_->description().find(
+                fmt::format(", {} SM at {:.0f} MHz", units.multiprocessors, units.clock_hz / 1e6)),
+            std::string::npos)
+      << device_->description();
   EXPECT_NE(device_->description().find(units.product), std::string::npos) << units.product;
   EXPECT_EQ(units.compute_capability, device_->compute_capability());
   EXPECT_GE(units.multiprocessors, 1);

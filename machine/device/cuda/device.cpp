@@ -213,16 +213,16 @@ class CudaDevice final : public Device {
     make_current(index);
     cudaDeviceProp properties;
     SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
-    description_ =
-        fmt::format("cuda:{}: {}, {:.1f} GiB, compute capability {}.{}", index, properties.name,
-                    static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
-                    properties.minor);
     identity_ = identity_of(properties);
     compute_capability_ = properties.major * 10 + properties.minor;
     int clock_kHz = 0;
     SHARDMARK_CUDA(index, cudaDeviceGetAttribute(&clock_kHz, cudaDevAttrClockRate, index));
     compute_units_ = {properties.name, compute_capability_, properties.multiProcessorCount,
                       1e3 * clock_kHz};
+    description_ = fmt::format(
+        "cuda:{}: {}, {:.1f} GiB, compute capability {}.{}, {} SM at {} MHz", index,
+        properties.name, static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
+        properties.minor, properties.multiProcessorCount, clock_kHz / 1000);
     stream_ = std::make_unique<CudaStream>(*this, index_, streams_);
   }
   // Destroys the stream first. This ends all work that reads or writes the arenas.
