@@ -20,6 +20,8 @@ namespace {
 
 using machine::Transport;
 
+// Of the buffers: a message of this size is read in place over shared_memory.
+constexpr std::int64_t least_set = 1 << 20;
 constexpr std::uint64_t all_messages = std::numeric_limits<std::uint64_t>::max();
 
 // Touched buffers to send from and to receive into, in host memory or, between devices, in memory
@@ -173,7 +175,7 @@ ReceivingRates receiving_rates(machine::World& world, const machine::Group& grou
                                bool shares_cores) {
   std::unique_ptr<Buffers> buffers;
   if (machine::why_not(world, group, transport).empty())
-    buffers = buffers_of(world, transport, sets.back());
+    buffers = buffers_of(world, transport, std::max(sets.back(), least_set));
   // A rank that cannot take part would leave the others waiting.
   const bool can = buffers != nullptr;
   if (std::ranges::count(world.all_gather(group, can), false) > 0) return {};

@@ -9,8 +9,6 @@
 #include <thread>
 
 #include "harness/measure/batches.h"
-#include "machine/device/device.h"
-#include "machine/link/connect.h"
 #include "machine/world/binding.h"
 
 namespace harness {
@@ -133,21 +131,6 @@ TEST(Rates, AreMeasuredAgainAFewTimesOnly) {
     EXPECT_FALSE(rates.measure_again(world, key(5000)));
     EXPECT_TRUE(rates.measure_again(world, key(50000)));
     EXPECT_FALSE(rates.measure_again(world, {}));
-  });
-}
-
-// Messages between GPUs start and end in their memory.
-TEST(Rates, MeasureLinksBetweenDevices) {
-  if (machine::cuda::count() < 2) GTEST_SKIP() << "needs 2 CUDA devices";
-  machine::run_ranks(2, [](machine::World& world) {
-    world.use_device(machine::cuda::make_device(world.rank()));
-    Rates rates;
-    for (const Transport transport : {Transport::cuda_ipc, Transport::nccl}) {
-      if (!machine::why_not(world, world.group(), transport).empty()) continue;
-      rates.measure_link(world, 2, transport);
-      EXPECT_GT(rates.link_bytes_per_second(1 << 20, {2, transport, false}), 0) << name(transport);
-    }
-    EXPECT_GT(rates.link_bytes_per_second(1 << 20, {2, Transport::cuda_ipc, false}), 0);
   });
 }
 
