@@ -37,7 +37,7 @@ struct Timed {
     const double one[] = {1};
     judge.exact("payload", one, one);
   }
-  Cost cost() const { return {.memory_bytes = 1e6, .working_set_bytes = 4096}; }
+  Cost cost() const { return {.memory_bytes = 2e5, .working_set_bytes = 4096}; }
 
  private:
   bool sleeps_;
