@@ -19,7 +19,7 @@ from shardmark.drawing import bars, run_json, sheet, training  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate",
-         "link_matrix", "loss", "memory_map", "scaling", "bubble", "step_breakdown"}
+         "link_matrix", "loss", "memory_map", "scaling", "bubble", "step_breakdown", "mfu"}
 
 
 def figures(*arguments):
@@ -127,6 +127,10 @@ class AllOfThem(unittest.TestCase):
                               ("busbw_high_GBps", 1.5 * 2048 / entry["ci_low_s"] * 1e-9),
                               ("limit_GBps", 1.5 * 2048 / entry["limit_s"] * 1e-9)):
             self.assertAlmostEqual(float(row[column]) / value, 1, places=7, msg=column)
+
+    def test_utilization_of_peak_and_of_matrix_product(self):
+        rows = [row for e in self.listing if e["kind"] == "mfu" for row in self.rows(e["name"])]
+        self.assertEqual({(row["mfu"], row["mfu_of_gemm"], row["peak_TFLOPs"]) for row in rows}, {("0.3", "0.4", "312")})
 
     def test_failed_and_skipped_cases(self):
         rows = self.rows("bus_bandwidth-all_reduce-4_ranks-float")

@@ -105,6 +105,23 @@ TEST(Health, OnlyRanksWithEqualWorkAreCompared) {
   EXPECT_EQ(tiny.drained(), "");
 }
 
+// Runs of 10 us on GPUs, by their own clocks. The host's delays do not explain them.
+TEST(Health, ASlowGpuIsNamedByShortRuns) {
+  const auto gpus = [](int samples) {
+    MadeUp made;
+    for (int i = 0; i < 10; ++i) {
+      Record& record =
+          made.add({{.busy_s = 1e-5}, {.busy_s = 1e-5}, {.busy_s = 1.6e-5, .delayed_s = 1e-5}});
+      record.seconds = record.counters["device_s"] = 1.6e-5;
+      record.counters["batch"] = 20;
+      record.counters["samples"] = samples;
+    }
+    return made.drained();
+  };
+  EXPECT_EQ(gpus(100), "slow rank 2");
+  EXPECT_EQ(gpus(3), "") << "1 ms in all";
+}
+
 TEST(Health, TraitsDecideTheKindOfAFinding) {
   MadeUp disk, unlimited;
   for (int i = 0; i < 10; ++i) {

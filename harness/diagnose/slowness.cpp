@@ -19,6 +19,7 @@ namespace {
 // which all do the same work.
 constexpr double slow_ratio = 1.25,
                  slow_s = 1e-3;           // minimum ratio of busy times; minimum busy time
+constexpr double series_s = 10e-3;        // minimum of all runs, if a device timed them
 constexpr double shared_fraction = 0.25;  // fraction of time in which its core ran something else
 constexpr double turn_s = 3e-3;           // time slice of a process on a core
 constexpr double busy_fraction = 0.2;     // above this delay, a rank's speed is inconclusive
@@ -44,6 +45,12 @@ std::vector<double> by_rank(const Record& record, std::string_view name) {
     if (found == record.counters.end()) return values;
     values.push_back(found->second);
   }
+}
+
+// Whether the time is that of events of a device: then a rank's busy time is that of its device.
+bool is_timed_by_device(const Record& record) {
+  const double device = counter(record, "device_s");
+  return device > 0 && std::abs(record.seconds - device) <= 1e-6 * device;
 }
 
 std::vector<double> others_of(std::vector<double> values, std::size_t index) {
@@ -152,7 +159,9 @@ void slow_links(const RunFile& run, Findings& findings) {
   }
 }
 
-// Finds ranks that are late or compute slowly: busy while the others wait, or busy for longer.
+// Finds ranks that are late or compute slowly: busy while the others wait, or busy for longer. A
+// device's clock has no part of the host's delays, and its runs follow each other, so their sum
+// must be long, not each of them.
 void slow_ranks(const RunFile& run, Findings& findings) {
   struct Seen {
     std::vector<double> ratios;        // to the other ranks, in all cases that can show slowness
@@ -169,6 +178,7 @@ void slow_ranks(const RunFile& run, Findings& findings) {
     if (busy.size() < 2 || busy.size() != delay.size() || !record.traits ||
         !record.traits->equal_work)
       continue;
+    const bool by_device = is_timed_by_device(record);
     for (std::size_t rank = 0; rank < busy.size(); ++rank) {
       Seen& its = seen[{static_cast<int>(rank), record.traits->uses_disk}];
       delays.push_back(delayed[rank]);
@@ -180,9 +190,11 @@ void slow_ranks(const RunFile& run, Findings& findings) {
           delayed[rank] >= 2.5 * std::max(0.05, median(others_of(delayed, rank))))
         its.shared.push_back(delayed[rank]);
       const double others = median(others_of(busy, rank));
-      if (std::max(busy[rank], others) < slow_s) continue;
+      const double runs = by_device ? counter(record, "samples") * counter(record, "batch", 1) : 1;
+      if (runs * std::max(busy[rank], others) < (by_device ? series_s : slow_s)) continue;
       // Without the time of other work on its core.
-      its.ratios.push_back((busy[rank] - delay[rank]) / std::max(others, 1e-9));
+      const double own = by_device ? busy[rank] : busy[rank] - delay[rank];
+      its.ratios.push_back(own / std::max(others, 1e-9));
       if (its.ratios.back() < slow_ratio) continue;
       its.slow.push_back(its.ratios.back());
       if (its.example.empty())

@@ -3,7 +3,7 @@
 // working set, of receiving from another rank, and of multiplying matrices, with 1 … all ranks
 // active.
 // Each rate is an upper bound: the best of several batches. Copies use the faster way to store,
-// through the cache or bypassing it.
+// through the cache or bypassing it. limit.h has the limit that follows from a case's cost.
 
 #include <compare>
 #include <map>
@@ -21,12 +21,24 @@ struct LinkKey {
   int ranks = 0;
   machine::Transport transport{};
   // The sender has just written the bytes, so they come from its cache. Otherwise they are
-  // unchanged since they were received last. No difference for mpi.
+  // unchanged since they were received last. A difference for shared_memory only.
   bool fresh = false;
   auto operator<=>(const LinkKey&) const = default;
 };
 
-struct Cost;  // unit.h
+// Selects one rate: the matrix rate of a dtype, the copy rate of a working set, or the rate of a
+// transport for a working set.
+struct RateKey {
+  enum class Kind : unsigned char { none, matrix, memory, link };
+  Kind kind = Kind::none;
+  int ranks = 0;
+  machine::Dtype dtype{};
+  machine::Transport transport{};
+  double working_set_bytes = 0;
+  auto operator<=>(const RateKey&) const = default;
+};
+// "the matrix rate of bfloat16", "the copy rate", "the rate of nccl".
+std::string text_of(const RateKey& key);
 
 class Rates {
  public:
@@ -37,22 +49,32 @@ class Rates {
   // Bytes received per second and rank, each counted once. The working set is the bytes that one
   // rank sends plus those it receives.
   double link_bytes_per_second(double working_set_bytes, const LinkKey& key) const;
+  // The best sustained matrix product of a GPU (matrix_rate.h).
   double flops_per_second(machine::Dtype dtype, int ranks) const;
   // For run.json: "copy_GBps/ranks:2/bytes:1048576",
-  // "link_GBps/transport:shared_memory/state:fresh/ranks:2/bytes:1048576".
+  // "link_GBps/transport:shared_memory/state:fresh/ranks:2/bytes:1048576",
+  // "peak_GFLOPs/dtype:bfloat16".
   std::map<std::string, double> named() const;
 
   // Set a rate directly.
   void set_memory(int ranks, double working_set_bytes, double bytes_per_second);
   void set_link(const LinkKey& key, double working_set_bytes, double bytes_per_second);
   void set_flops(int ranks, machine::Dtype dtype, double flops_per_second);
+  // The vendor's dense peak (machine/device/dense_peak.h), for named() only. 0: unknown.
+  void set_peak(machine::Dtype dtype, double flops_per_second);
 
   // Measure with the first `ranks` ranks active, unless the rates are already known. Links are
-  // measured only if the transport can connect these ranks. Collective over the world, about a
-  // second each. Every rank gets the same numbers: means over ranks. Both leave
-  // World::set_active_ranks at `ranks`.
+  // measured only if the transport can connect these ranks. Collective over the world. On a host
+  // about a second each, on GPUs some seconds. Every rank gets the same numbers: means over ranks.
+  // Both leave World::set_active_ranks at `ranks`.
   void measure(machine::World& world, int ranks);
   void measure_link(machine::World& world, int ranks, machine::Transport transport);
+
+  // Measures a known rate again, and keeps the better number. Collective over the key's ranks, the
+  // first of the world; other ranks do not use the rate. Returns false without measuring if the
+  // rate was measured again most_again times.
+  static constexpr int most_again = 3;
+  bool measure_again(machine::World& world, const RateKey& key);
 
  private:
   using Curve = std::map<double, double>;  // working set -> bytes/s
@@ -60,21 +82,8 @@ class Rates {
   std::map<int, Curve> copy_;  // by ranks
   std::map<LinkKey, Curve> link_;
   std::map<std::pair<int, machine::Dtype>, double> gemm_;  // (ranks, dtype) -> FLOP/s
+  std::map<machine::Dtype, double> peak_;                  // FLOP/s
+  std::map<RateKey, int> again_;                           // measurements after the first
 };
-
-// Returns a lower bound of a case's time by the best measured rates of this machine. A time below
-// it shows that a rate was measured wrongly.
-//
-// Arithmetic, memory and wire each give a bound, and the largest is the limit (as in the roofline
-// model: Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785), except:
-//   - Over shared_memory the copying core is the link. W received bytes among M bytes read or
-//     written cost a copy of local memory plus the extra time of a copy from a peer's memory:
-//     M/C + W (1/L - 2/C). C counts bytes read and written, L each byte once. L is the rate for
-//     bytes that are unchanged since they were received last, like the inputs of timed runs. Bytes
-//     that a peer has just written are slower (Rates has both), but no rank must fetch them: the
-//     producer may write its result into the others' memory.
-//   - Over mpi another engine may move the bytes concurrently: the larger of M/C and W/L.
-// 0: unknown.
-double limit_s(const Cost& cost, const Rates& rates, int ranks);
 
 }  // namespace harness

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "harness/measure/batches.h"
-#include "harness/unit/unit.h"
 #include "machine/world/binding.h"
 
 namespace harness {
@@ -36,50 +35,17 @@ TEST(Rates, HaveNames) {
   rates.set_flops(4, Dtype::bfloat16, 2e12);
   rates.set_link({2, Transport::shared_memory, true}, 4096, 3e9);
   rates.set_link({2, Transport::shared_memory, false}, 4096, 4e9);
+  rates.set_link({2, Transport::nccl, false}, 4096, 5e9);
+  rates.set_peak(Dtype::bfloat16, 3e12);
+  rates.set_peak(Dtype::float64, 0);  // unknown
   const std::map<std::string, double> expected = {
       {"link_GBps/transport:shared_memory/state:fresh/ranks:2/bytes:4096", 3.0},
       {"link_GBps/transport:shared_memory/state:unchanged/ranks:2/bytes:4096", 4.0},
       {"copy_GBps/ranks:2/bytes:1048576", 8.0},
-      {"gemm_GFLOPs/ranks:4/dtype:bfloat16", 2000.0}};
+      {"link_GBps/transport:nccl/ranks:2/bytes:4096", 5.0},
+      {"gemm_GFLOPs/ranks:4/dtype:bfloat16", 2000.0},
+      {"peak_GFLOPs/dtype:bfloat16", 3000.0}};
   EXPECT_EQ(rates.named(), expected);
-}
-
-// With local copies at 1 GB/s, a copy of 2 GB takes 4 s. Received at 0.4 GB/s, it takes 5 s.
-TEST(Limit, UsesTheCopyRateForLocalBytesAndTheLinkRateForOthers) {
-  Rates rates;
-  rates.set_memory(2, 1000, 1e9);
-  rates.set_link({2, Transport::shared_memory, false}, 1000, 0.4e9);
-  rates.set_link({2, Transport::shared_memory, true}, 1000, 0.25e9);
-  Cost cost{.memory_bytes = 4e9, .working_set_bytes = 1000};
-  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
-  cost.wire_bytes = 2e9;  // all 4 GB are a copy from the peer: 2 / 0.4
-  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 5);
-  cost.flops = 7e9;
-  rates.set_flops(2, Dtype::float32, 1e9);
-  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 7);
-  EXPECT_EQ(limit_s(cost, rates, 3), 0);  // not measured
-}
-
-TEST(Limit, IsNotBelowACopyIfALinkIsFaster) {
-  Rates rates;
-  rates.set_memory(2, 1000, 1e9);
-  rates.set_link({2, Transport::shared_memory, false}, 1000, 0.6e9);
-  const Cost cost{.memory_bytes = 4e9, .working_set_bytes = 1000, .wire_bytes = 2e9};
-  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
-}
-
-// If another engine may move the bytes, the slower of memory and wire limits a rank.
-TEST(Limit, OverMpiIsTheLargerOfMemoryAndWire) {
-  Rates rates;
-  rates.set_memory(2, 1000, 1e9);
-  rates.set_link({2, Transport::mpi, false}, 1000, 0.5e9);
-  Cost cost{.memory_bytes = 3e9,
-            .working_set_bytes = 1000,
-            .wire_bytes = 1e9,
-            .transport = Transport::mpi};
-  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 3);
-  cost.wire_bytes = 2e9;
-  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
 }
 
 TEST(Batches, EachReportsProgress) {
@@ -126,6 +92,46 @@ TEST(Rates, MeasureThisMachine) {
   EXPECT_GT(2 * largest, 4 * static_cast<double>(machine::last_level_cache_bytes()));  // 2 ranks
   for (const auto& rates : all) EXPECT_EQ(rates, all[0]);  // also on the rank that only waited
   for (const auto& [name, rate] : all[0]) EXPECT_GT(rate, 0) << name;
+}
+
+TEST(Rates, MeasuredAgainKeepTheBetter) {
+  machine::run_ranks(2, [](machine::World& world) {
+    world.set_active_ranks(2);
+    Rates rates;
+    rates.set_flops(2, Dtype::float32, 1);
+    rates.set_flops(2, Dtype::bfloat16, 1e30);
+    rates.set_memory(2, 4096, 1);
+    rates.set_memory(2, 16384, 1);
+    rates.set_memory(2, 1 << 20, 1);
+    rates.set_link({2, Transport::shared_memory, false}, 16384, 1);
+    using enum RateKey::Kind;
+    EXPECT_TRUE(rates.measure_again(world, {matrix, 2, Dtype::float32}));
+    EXPECT_GT(rates.flops_per_second(Dtype::float32, 2), 1e6);
+    EXPECT_TRUE(rates.measure_again(world, {matrix, 2, Dtype::bfloat16}));
+    EXPECT_EQ(rates.flops_per_second(Dtype::bfloat16, 2), 1e30);
+    EXPECT_TRUE(rates.measure_again(world, {memory, 2, {}, {}, 10000}));
+    EXPECT_GT(rates.memory_bytes_per_second(4096, 2), 1e6);
+    EXPECT_GT(rates.memory_bytes_per_second(16384, 2), 1e6);
+    EXPECT_EQ(rates.memory_bytes_per_second(1 << 20, 2), 1) << "it does not determine the rate";
+    EXPECT_TRUE(rates.measure_again(world, {link, 2, {}, Transport::shared_memory, 10000}));
+    EXPECT_GT(rates.link_bytes_per_second(10000, {2, Transport::shared_memory, false}), 1e6);
+  });
+}
+
+TEST(Rates, AreMeasuredAgainAFewTimesOnly) {
+  machine::run_ranks(1, [](machine::World& world) {
+    world.set_active_ranks(1);
+    Rates rates;
+    const auto key = [](double bytes) {
+      return RateKey{RateKey::Kind::memory, 1, {}, Transport::shared_memory, bytes};
+    };
+    for (const double set : {4096.0, 65536.0}) rates.set_memory(1, set, 1);
+    for (int i = 0; i < Rates::most_again; ++i)
+      EXPECT_TRUE(rates.measure_again(world, key(5000 + i)));
+    EXPECT_FALSE(rates.measure_again(world, key(5000)));
+    EXPECT_TRUE(rates.measure_again(world, key(50000)));
+    EXPECT_FALSE(rates.measure_again(world, {}));
+  });
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ double process_cpu_s() {
 constexpr double spike_s = 1e-3, spike_factor = 3;
 
 constexpr int max_batch = 1 << 16;
-constexpr int loop_batch = 20;  // nccl-tests' -n
+constexpr int loop_batch = 20;               // nccl-tests' -n
+constexpr double batch_fraction = 1.0 / 20;  // of the case's time, for the runs between two events
 // Longer than queueing a run takes. A run longer than the device's queue would wait for itself.
 constexpr double gate_deadline_s = 2;
 // Number of consecutive samples of the unit, then of the yardstick. The first sample of a turn
@@ -200,6 +201,24 @@ double Sampler::armed_seconds(Runner runner) {
   return seconds;
 }
 
+void Sampler::run_between_events(Runner runner, int batch) {
+  machine::Stream& stream = device_.stream();
+  std::unique_ptr<machine::Event> begin, end;
+  guarded([&] {
+    begin = stream.record();
+    runs(runner, batch);
+    end = stream.record();
+    stream.synchronize();
+    device_s_ = end->seconds_since(*begin) / batch;
+  });
+}
+
+// Returns the fewest runs of a sample that the device times.
+int Sampler::least_batch(double run_s) const {
+  const double fit = limits_.seconds * batch_fraction / std::max(run_s, 1e-9);
+  return static_cast<int>(std::clamp(fit, 1.0, 1.0 * loop_batch));
+}
+
 double Sampler::timed(Runner runner, int batch) {
   const bool checks = instance_->has_check();
   int& sampled = sampled_[static_cast<std::size_t>(runner)];
@@ -218,16 +237,24 @@ double Sampler::timed(Runner runner, int batch) {
   const double begin = clock_start_ ? moment.start_s : machine::steady_s();
   if (failed) return 0;
   double seconds = 0;
-  if (gate_ && sampled_[0] >= 0) {
+  device_s_ = 0;
+  const bool armed = gate_ && sampled_[0] >= 0;
+  if (armed) {
     seconds = armed_seconds(runner);
+  } else if (has_events_) {
+    run_between_events(runner, batch);
   } else {
     guarded([&] {
       runs(runner, batch);
       device_.stream().synchronize();
     });
-    seconds = machine::steady_s() - begin;
   }
-  busy_s_ = (seconds - (machine::waited_s() - waited_before)) / batch;
+  const double host_s = machine::steady_s() - begin;
+  host_s_ = host_s / batch;
+  if (!armed) seconds = by_device_ ? device_s_ * batch : host_s;
+  // One clock only: waits are on the host's.
+  busy_s_ = armed || by_device_ ? seconds / batch
+                                : (host_s - (machine::waited_s() - waited_before)) / batch;
   if (checks)
     guarded([&] {
       std::optional<machine::Failure> wrong = instance_->check(runner);
@@ -259,7 +286,12 @@ Sampler::WarmUp Sampler::warm_up(Runner runner) {
 
     int next_batch = result.batch;
     bool more = spent_s < limits_.seconds / 5 && (runs < 5 || spent_s < limits_.seconds / 20);
-    if (batches && run_s * result.batch < limits_.sample_seconds && result.batch < max_batch) {
+    more = more || (by_device_ && runs == 1);  // the first run loads kernels
+    if (batches && by_device_ && least_batch(run_s) > result.batch) {
+      next_batch = least_batch(run_s);
+      more = true;
+    } else if (batches && run_s * result.batch < limits_.sample_seconds &&
+               result.batch < max_batch) {
       // A tenth above the minimum, in steps, because the first runs are slower than later runs.
       const double wanted = 1.1 * limits_.sample_seconds / std::max(run_s, 1e-9);
       next_batch = static_cast<int>(std::clamp(wanted, result.batch + 1.0, 8.0 * result.batch));
@@ -278,6 +310,10 @@ RankActivity Sampler::watched(Runner runner, int batch, std::vector<double>& sec
   for (double& time : seconds) {
     time = timed(runner, batch);
     activity.busy.push_back(busy_s_);
+    if (has_events_) {
+      activity.host.push_back(host_s_);
+      activity.device.push_back(device_s_);
+    }
     const double busy = busy_s_ * batch;
     shortest = std::min(shortest, busy);
     if (busy <= spike_s + spike_factor * shortest) continue;
@@ -292,14 +328,16 @@ RankActivity Sampler::watched(Runner runner, int batch, std::vector<double>& sec
 
 double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) {
   if (clock_start_) clock_start_->synchronize();
-  // A rank's row: its times, how long it was busy in each, and three sums.
+  // A rank's row: its times, how long it was busy in each, on a GPU the times by both clocks, and
+  // three sums.
   std::vector<double> mine(static_cast<std::size_t>(count));
   const RankActivity activity = watched(runner, series.batch, mine);
   const int ranks = link_ ? link_->size() : 1;
   const bool leads = !link_ || link_->rank() == 0;
   rows.resize(leads ? static_cast<std::size_t>(ranks) : 1);
   if (!leads) rows[0].insert(rows[0].end(), mine.begin(), mine.end());
-  mine.insert(mine.end(), activity.busy.begin(), activity.busy.end());
+  for (const auto* column : {&activity.busy, &activity.host, &activity.device})
+    mine.insert(mine.end(), column->begin(), column->end());
   mine.insert(mine.end(), {activity.taken_s, activity.delayed_s, activity.spikes});
   const std::size_t bytes = mine.size() * sizeof(double);
   if (!leads) {
@@ -312,12 +350,16 @@ double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) 
     link_->receive(rank, fresh[static_cast<std::size_t>(rank)].data(), bytes);
   const auto samples = static_cast<std::size_t>(count);
   series.ranks.resize(fresh.size());
+  const std::size_t sums = (has_events_ ? 4 : 2) * samples;
   const int late_before = series.late;
   for (std::size_t i = 0; i < samples; ++i) {
-    double worst = 0, sum = 0;
+    double worst = 0, sum = 0, host = 0, on_device = 0;
     for (const auto& row : fresh) {
       worst = std::max(worst, row[i]);
       sum += row[i];
+      if (!has_events_) continue;
+      host = std::max(host, row[2 * samples + i]);
+      on_device = std::max(on_device, row[3 * samples + i]);
     }
     if (std::isnan(sum)) {
       ++series.late;
@@ -325,15 +367,19 @@ double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) 
     }
     series.worst.push_back(worst);
     series.mean.push_back(sum / ranks);
+    if (has_events_) {
+      series.host.push_back(host);
+      series.device.push_back(on_device);
+    }
     for (std::size_t rank = 0; rank < fresh.size(); ++rank) {
       rows[rank].push_back(fresh[rank][i]);
       series.ranks[rank].busy.push_back(fresh[rank][samples + i]);
     }
   }
   for (std::size_t rank = 0; rank < fresh.size(); ++rank) {
-    series.ranks[rank].taken_s += fresh[rank][2 * samples];
-    series.ranks[rank].delayed_s += fresh[rank][2 * samples + 1];
-    series.ranks[rank].spikes += fresh[rank][2 * samples + 2];
+    series.ranks[rank].taken_s += fresh[rank][sums];
+    series.ranks[rank].delayed_s += fresh[rank][sums + 1];
+    series.ranks[rank].spikes += fresh[rank][sums + 2];
   }
   if (clock_start_ && 4 * (series.late - late_before) > count) clock_start_->leave_more_time();
   return activity.taken_s;
@@ -351,6 +397,9 @@ Sampled Sampler::sample(Instance& instance) {
       throw std::logic_error("timing armed: the run does not only queue work on a device");
   }
   if (limits_.timing == Timing::window) clock_start_.emplace(link_, limits_.one_clock);
+  has_events_ = device_.kind() == machine::Device::Kind::cuda &&
+                (limits_.timing == Timing::sample || limits_.timing == Timing::loop);
+  by_device_ = has_events_ && instance.only_queues();
   const bool alternates = instance.has_yardstick();
   const WarmUp unit = warm_up(Runner::unit);
   const WarmUp yardstick = alternates ? warm_up(Runner::yardstick) : WarmUp{};

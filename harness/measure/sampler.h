@@ -15,6 +15,11 @@
 // turns there), enters a sample once, so a batch divides it: 0.1 % of a sample of 20 us with one
 // core per rank. Compare short times of ranks that share cores only with each other.
 //
+// On a GPU each sample also has the time between two events in the device's stream, around the
+// runs. A unit that only queues work is timed by it: 20 back-to-back runs or more per sample, or as
+// many as take a twentieth of the case's time, so that the host's launches and its wait do not
+// count. Other units are timed by the host's clock. The record has both times.
+//
 // That is the timing `sample`. `loop` is that of nccl-tests: at least 20 back-to-back runs per
 // sample, with the mean over the ranks in addition (average_over_ranks_s). `window` starts all
 // ranks by the clock (clock_start.h), one run per sample, timed from the common start. If any rank
@@ -25,10 +30,11 @@
 // device. A sample that a gate did not hold back is dropped.
 //
 // Each rank also records its busy time: the sample without its sleep in waits for others
-// (machine/world/control/waited.h). A late rank stretches all times of a collective, but only that
-// rank is busy. A slow link stretches all times, and no rank is busy. Each rank also asks the
-// system how long it was ready while its core ran something else, which separates a busy machine
-// from a defect.
+// (machine/world/control/waited.h), both by the host's clock. If the device times the runs, its
+// busy time is theirs: it shows a slow GPU if the runs do not wait for other ranks. A late rank
+// stretches all times of a collective, but only that rank is busy. A slow link stretches all times,
+// and no rank is busy. Each rank also asks the system how long it was ready while its core ran
+// something else, which separates a busy machine from a defect.
 //
 // The case's rank 0 takes every decision (runs per batch, further samples, stop) from all ranks'
 // times and sends it to the others.
@@ -111,8 +117,10 @@ class Director {
 // The activity of one rank while it sampled.
 struct RankActivity {
   std::vector<double> busy;  // per sample, seconds of one run: not asleep in a wait
-  double taken_s = 0;        // in total, from barrier to barrier
-  double delayed_s = 0;      // ready, but its core ran something else
+  // Per sample on a GPU, seconds of one run by the host's clock, and between events of the stream.
+  std::vector<double> host, device;
+  double taken_s = 0;    // in total, from barrier to barrier
+  double delayed_s = 0;  // ready, but its core ran something else
   double spikes = 0;  // samples far above its shortest that other work on its core does not explain
 };
 
@@ -120,10 +128,11 @@ struct RankActivity {
 // row.
 struct TimedSeries {
   SampleMatrix samples;
-  std::vector<RankActivity> ranks;  // rank 0
-  std::vector<double> worst;        // T_i; rank 0
-  std::vector<double> mean;         // over ranks; rank 0
-  int late = 0;                     // samples that were dropped
+  std::vector<RankActivity> ranks;   // rank 0
+  std::vector<double> worst;         // T_i; rank 0
+  std::vector<double> mean;          // over ranks; rank 0
+  std::vector<double> host, device;  // on GPUs, maxima over ranks by both clocks; rank 0
+  int late = 0;                      // samples that were dropped
   int batch = 1;
 };
 
@@ -157,6 +166,9 @@ class Sampler {
     double per_sample_s = 0;
   };
   double timed(Runner runner, int batch);  // of one run; NaN: a rank was late
+  // Runs between two events. Sets device_s_.
+  void run_between_events(Runner runner, int batch);
+  int least_batch(double run_s) const;
   RankActivity watched(Runner runner, int batch, std::vector<double>& seconds);
   template <class Call>
   void guarded(Call call);
@@ -179,7 +191,10 @@ class Sampler {
   std::optional<ClockStart> clock_start_;
   std::unique_ptr<machine::Gate> gate_;
   std::array<int, 2> sampled_{-1, -1};  // samples so far, by Runner; -1: warm-up
+  bool has_events_ = false;             // samples are between events of the device
+  bool by_device_ = false;              // and timed by them
   double busy_s_ = 0;                   // of the last sample, of one run
+  double host_s_ = 0, device_s_ = 0;    // the same, by both clocks
 };
 
 }  // namespace harness

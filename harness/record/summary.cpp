@@ -170,6 +170,17 @@ std::string wire_text(const Record& record) {
   return rate_text(Rate{counter(record, "wire_GBps"), "GB/s"});
 }
 
+std::string mfu_text(const Record& record) {
+  const double mfu = counter(record, "mfu"), of_gemm = counter(record, "mfu_of_gemm");
+  const bool of_peak = counter(record, "peak_TFLOPs") > 0;
+  std::string text;
+  if (mfu > 0)
+    text = fmt::format("MFU {:.0f} % of the {}", 100 * mfu, of_peak ? "peak" : "measured GEMM");
+  if (of_gemm > 0)
+    text += fmt::format("{}{:.0f} % of the best GEMM", text.empty() ? "MFU " : ", ", 100 * of_gemm);
+  return text;
+}
+
 std::string seconds_text(double seconds) {
   if (!(seconds > 0)) return "0 s";
   // The unit is chosen after rounding, so that 999.7 us reads 1.00 ms.

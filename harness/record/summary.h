@@ -77,6 +77,9 @@ std::string speedup_text(const Record& record, std::string_view sign = "x");
 // Rate of the rank that sent most, "3.06 GB/s", or empty. busbw is such a rate only for the
 // algorithm that nccl-tests' factor assumes.
 std::string wire_text(const Record& record);
+// "MFU 41 % of the peak, 52 % of the best GEMM" of a GPU, "MFU 52 % of the measured GEMM" of a
+// host, or empty.
+std::string mfu_text(const Record& record);
 std::string seconds_text(double seconds);   // "105 us", "1.24 s": three digits
 std::string duration_text(double seconds);  // "35 s", "2 min 5 s", "1 h 20 min"
 // "2 (node-a) to 5 (node-b) bandwidth 3.1 of 12 GB/s".

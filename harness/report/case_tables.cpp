@@ -91,9 +91,15 @@ std::vector<Column> columns_of(const std::vector<const Record*>& records, const 
       return number_cell(found == record.counters.end() ? "" : fmt::format("{:.2f}", found->second),
                          counter(record, key));
     });
+  for (const auto& [title, key] : {std::pair{"MFU", "mfu"}, {"MFU of GEMM", "mfu_of_gemm"}})
+    add(title, [key = key](const Record& record) {
+      const double fraction = counter(record, key);
+      return number_cell(percent(fraction), fraction);
+    });
   add("Of limit", [](const Record& record) {
     const double fraction = counter(record, "limit_fraction");
-    return number_cell(percent(fraction), fraction);
+    const bool stale = counter(record, "limit_is_stale") > 0;
+    return number_cell(percent(fraction) + (stale ? " (stale)" : ""), fraction);
   });
   add("Of library", [](const Record& record) {
     const double speedup = counter(record, "speedup_over_library");
@@ -191,7 +197,9 @@ std::string unit_table(const RunFile& run) {
          "the highest rate, which its table marks. \xe2\x80\x9cWire\xe2\x80\x9d is the rate of the "
          "rank that sent most, as counted in the transport. \xe2\x80\x9cOf limit\xe2\x80\x9d is "
          "the time that the measured memory and link bandwidth or matrix rate alone would take, "
-         "over the time taken. \xe2\x80\x9cOf library\xe2\x80\x9d is the library\xe2\x80\x99s time "
+         "over the time taken. A case above 100\xe2\x80\x89% shows that a rate was measured too "
+         "low. If its second measurement was too low, too, the limit is stale. \xe2\x80\x9cOf "
+         "library\xe2\x80\x9d is the library\xe2\x80\x99s time "
          "over ours; a star marks cases with more ranks than cores, in which a library that spins "
          "while it waits takes whole time slices. \xe2\x80\x9cOver size\xe2\x80\x9d is the rate, "
          "or without rates the time, over the size, on logarithmic axes; a dot marks the best "

@@ -31,6 +31,7 @@ std::string case_line(const Record& record, const Terminal& terminal) {
   if (const std::string rate = rate_text(record); !rate.empty()) line += fmt::format("  {}", rate);
   if (const std::string wire = wire_text(record); !wire.empty())
     line += fmt::format("  wire {}", wire);
+  if (const std::string mfu = mfu_text(record); !mfu.empty()) line += fmt::format("  {}", mfu);
   if (record.verdict != Ruling::pass) line += fmt::format("  ({})", plain(record.reason));
   return line + "\n";
 }

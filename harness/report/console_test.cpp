@@ -221,6 +221,19 @@ Record with_axes(const std::string& algorithm, int bytes, double seconds) {
 
 const RunContext complete{"", "", "", "complete", "", {}};
 
+TEST_F(ConsoleTest, ATableOfTrainingStepsShowsBothUtilizations) {
+  std::vector<Record> records{with_axes("ring", 8, 1e-4), with_axes("ring", 64, 2e-4)};
+  for (Record& one : records) one.counters = {{"mfu", 0.412}, {"mfu_of_gemm", 0.521}};
+  EXPECT_EQ(summary_text(complete, records, terminal(100)), R"(
+all_reduce  (algorithm ring, ranks 2)
+verdict  bytes    time   MFU  of GEMM
+pass         8  100 us  41 %     52 %
+pass        64  200 us  41 %     52 %
+
+ACCEPTED: 2 passed, 0 failed, 0 skipped
+)");
+}
+
 TEST_F(ConsoleTest, FewCasesOnATerminalGetATableOfTheAxesThatVary) {
   const std::vector<Record> records{with_axes("ring", 8, 1e-4), with_axes("ring", 64, 2e-4)};
   EXPECT_EQ(summary_text(complete, records, terminal(100)), R"(
@@ -248,6 +261,24 @@ TEST_F(ConsoleTest, CasesAboveTheirLimitAreCountedSeparately) {
                       "farthest from its limit:  20 %  all_reduce/ranks:2/bytes:8\n"
                       "above 100 % of the limit: 1 case"),
             std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("measured again"), std::string::npos) << text;
+  for (Record& one : records) one.counters["limit_measured_again"] = 1;
+  const std::string measured =
+      summary_text({"quick", "", "out/run", "complete", "", {}}, records, {}, {});
+  EXPECT_NE(measured.find("above 100 % of the limit: 1 case, so the measured rates are too low\n"
+                          "limits measured again: after 3 cases that were above\n"),
+            std::string::npos)
+      << measured;
+}
+
+TEST_F(ConsoleTest, ATrainingStepShowsBothUtilizations) {
+  Record step = record("gpt_step", 8, Ruling::pass);
+  step.counters = {{"mfu", 0.412}, {"mfu_of_gemm", 0.521}, {"peak_TFLOPs", 989}};
+  Console console(out_, {}, {}, clock());
+  console.case_done(step);
+  const std::string text = taken();
+  EXPECT_NE(text.find("  MFU 41 % of the peak, 52 % of the best GEMM\n"), std::string::npos)
       << text;
 }
 

@@ -210,6 +210,21 @@ TEST_F(Html, ARowOfAUnitShowsItsBestCase) {
   EXPECT_NE(row.find("<circle cx=\"59.8\" cy=\"3.0\""), std::string::npos) << "at the best" << row;
 }
 
+TEST_F(Html, ACaseShowsBothUtilizationsAndAStaleLimit) {
+  RunFile run;
+  for (const double mfu : {0.412, 0.398}) {
+    Record& record = run.records.emplace_back(example_record(0));
+    record.counters = {
+        {"mfu", mfu}, {"mfu_of_gemm", 0.521}, {"limit_fraction", 1.04}, {"limit_is_stale", 1}};
+  }
+  const std::string tables = case_tables(run);
+  EXPECT_NE(tables.find(">MFU</th>"), std::string::npos) << tables;
+  EXPECT_NE(tables.find(">41\xe2\x80\x89%</td>"), std::string::npos) << tables;
+  EXPECT_NE(tables.find(">MFU of GEMM</th>"), std::string::npos) << tables;
+  EXPECT_NE(tables.find(">52\xe2\x80\x89%</td>"), std::string::npos) << tables;
+  EXPECT_NE(tables.find(">104\xe2\x80\x89% (stale)</td>"), std::string::npos) << tables;
+}
+
 TEST_F(Html, ReportsTheCauseOfMissingFigures) {
   folder_.put("fails.py", "import sys\nprint('figures: matplotlib is missing')\nsys.exit(3)\n");
   ::setenv("SHARDMARK_FIGURES", (directory_ + "/fails.py").c_str(), 1);

@@ -79,15 +79,19 @@ std::string case_table(const std::string& unit, const std::vector<const Record*>
       fixed += fmt::format("{}{} {}", fixed.empty() ? "" : ", ", axis, value);
   std::vector<std::vector<std::string>> rows{axes.varying};
   rows[0].insert(rows[0].begin(), "verdict");
-  for (const char* title : {"time", "rate", "of limit", "of library"}) rows[0].emplace_back(title);
+  for (const char* title : {"time", "rate", "MFU", "of GEMM", "of limit", "of library"})
+    rows[0].emplace_back(title);
   for (const Record* record : records) {
     std::vector<std::string>& row = rows.emplace_back();
     row.push_back(record->verdict == Ruling::fail ? "FAIL" : std::string(name(record->verdict)));
     for (const std::string& one : axes.varying) row.push_back(axis(*record, one));
-    const double limit = counter(*record, "limit_fraction");
+    const auto fraction = [record](const char* key) {
+      const double value = counter(*record, key);
+      return value > 0 ? fmt::format("{:.0f} %", 100 * value) : "";
+    };
     row.push_back(record->seconds > 0 ? seconds_text(record->seconds) : "");
     row.push_back(rate_text(*record));
-    row.push_back(limit > 0 ? fmt::format("{:.0f} %", 100 * limit) : "");
+    for (const char* key : {"mfu", "mfu_of_gemm", "limit_fraction"}) row.push_back(fraction(key));
     row.push_back(speedup_text(*record));
   }
   return fmt::format("{}{}\n{}", unit, fixed.empty() ? "" : fmt::format("  ({})", fixed),
@@ -130,10 +134,11 @@ std::string durations_text(const std::vector<Record>& records, int count) {
 // start-up, are always far from them.
 std::string limits_text(const std::vector<Record>& records, const Terminal& terminal) {
   const Record *nearest = nullptr, *farthest = nullptr;
-  std::size_t above = 0;
+  std::size_t above = 0, again = 0;
   const auto fraction = [](const Record* one) { return counter(*one, "limit_fraction"); };
   for (const Record& record : records) {
     const std::string_view kind = kind_of_case(record);
+    again += counter(record, "limit_measured_again") > 0;
     const bool small = kind == "latency" || kind == "other";
     if (record.verdict != Ruling::pass || small || fraction(&record) <= 0) continue;
     if (fraction(&record) > 1) {
@@ -157,6 +162,10 @@ std::string limits_text(const std::vector<Record>& records, const Terminal& term
     text +=
         fmt::format("{}above 100 % of the limit: {} case{}, so the measured rates are too low\n",
                     text.empty() ? "\n" : "", above, above == 1 ? "" : "s");
+  if (again > 0)
+    text += fmt::format("{}limits measured again: after {} case{} that {} above\n",
+                        text.empty() ? "\n" : "", again, again == 1 ? "" : "s",
+                        again == 1 ? "was" : "were");
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "harness/measure/limit.h"
 #include "harness/measure/rates.h"
 #include "harness/record/record.h"
 #include "harness/run/run.h"
@@ -33,6 +34,11 @@ class CaseRunner {
 
  private:
   machine::Link* sampling_link(const machine::Group& group);
+  // Collective over the group.
+  Limit slowest_limit(const machine::Group& group, const Limit& mine);
+  // Measures the limit's rate again if the case was faster. `seconds` is that of the group's rank
+  // 0.
+  bool measure_again(const machine::Group& group, const Limit& limit, double seconds);
 
   machine::World& world_;
   const RunOptions& options_;

@@ -110,8 +110,7 @@ void CaseLoop::execute(const Command& command, Record& record, Progress* progres
   if (options_.measure_rates) {
     world_.board().set_activity(fmt::format("measuring this machine with {} ranks", plan.ranks));
     runner_.rates().measure(world_, plan.ranks);
-    if (const auto transport = transport_of(plan.axes);
-        transport && !machine::between_devices(*transport))
+    if (const auto transport = transport_of(plan.axes))
       runner_.rates().measure_link(world_, plan.ranks, *transport);
   }
   world_.set_active_ranks(plan.ranks);

@@ -1,5 +1,6 @@
 // Streams, events, gates and memory of a CUDA device.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -36,6 +37,19 @@ TEST_F(CudaDevice, HasADescriptionAndAnIdentity) {
   EXPECT_EQ(device_->description().rfind("cuda:0: ", 0), 0u) << device_->description();
   EXPECT_NE(device_->identity(), 0u);
   EXPECT_FALSE(device_->readable_by_host());
+}
+
+TEST_F(CudaDevice, HasComputeUnits) {
+  const ComputeUnits units = device_->compute_units();
+  EXPECT_NE(device_->description().find(
+                fmt::format(", {} SM at {:.0f} MHz", units.multiprocessors, units.clock_hz / 1e6)),
+            std::string::npos)
+      << device_->description();
+  EXPECT_NE(device_->description().find(units.product), std::string::npos) << units.product;
+  EXPECT_EQ(units.compute_capability, device_->compute_capability());
+  EXPECT_GE(units.multiprocessors, 1);
+  EXPECT_GE(units.clock_hz, 100e6);  // not kHz
+  EXPECT_LE(units.clock_hz, 10e9);
 }
 
 TEST_F(CudaDevice, EventsOrderStreams) {

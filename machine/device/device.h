@@ -53,6 +53,14 @@ class Stream {
   std::unique_ptr<Kernels> kernels_;
 };
 
+// The compute units of a GPU.
+struct ComputeUnits {
+  std::string product;         // its name, as the driver reports it
+  int compute_capability = 0;  // 90 for sm_90; 0: not a GPU
+  int multiprocessors = 0;
+  double clock_hz = 0;  // the highest, as the driver reports it
+};
+
 // Holds a stream back until every rank has queued its work. Work that is queued between close and
 // open starts when the gate opens, or at the deadline, so a rank that never opens it hangs no rank.
 class Gate {
@@ -79,6 +87,7 @@ class Device {
   // empty: after a failed kernel, a process cannot use its CUDA device any more.
   virtual std::string why_broken() { return ""; }
   virtual int compute_capability() const { return 0; }  // 90 for sm_90; 0 for the host
+  virtual ComputeUnits compute_units() const { return {}; }
 
   // Zero bytes give an empty Memory with null data. Throws MachineError if memory is exhausted,
   // naming the category, the requested bytes and the allocated bytes.

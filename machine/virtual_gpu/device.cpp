@@ -260,10 +260,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   VIRTUAL_GPU_ENTER_TO_RELEASE;
   if (!exists(device)) return no_device(device);
-  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin)
-    return failed(cudaErrorNotSupported, "the virtual GPU has no such attribute");
-  *value = static_cast<int>(most_shared_memory(configuration()));
-  return cudaSuccess;
+  switch (attribute) {
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(most_shared_memory(configuration()));
+      return cudaSuccess;
+    case cudaDevAttrClockRate:  // kHz
+      *value = 1'000'000;
+      return cudaSuccess;
+    default:
+      return failed(cudaErrorNotSupported, "the virtual GPU has no such attribute");
+  }
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {

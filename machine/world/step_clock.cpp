@@ -6,6 +6,7 @@
 
 #include "machine/base/clock.h"
 #include "machine/base/error.h"
+#include "machine/device/profile_range.h"
 
 namespace machine {
 namespace {
@@ -53,16 +54,17 @@ void StepClock::Recorder::charge(double now_s) {
 
 void StepClock::Recorder::push(Part part, std::string_view group, int peer, bool is_message) {
   if (stream_ && is_message) part = Part::bubble;
-  begin({row(part, group), peer, is_message, false, 0});
+  const std::size_t its_row = row(part, group);
+  begin({its_row, peer, is_message, false, 0}, stream_ ? lane.rows[its_row].text() : "");
 }
 
-void StepClock::Recorder::push_wait(int peer) { begin({0, peer, false, true, 0}); }
+void StepClock::Recorder::push_wait(int peer) { begin({0, peer, false, true, 0}, "wait"); }
 
-void StepClock::Recorder::begin(const Frame& frame) {
-  if (stream_)
-    marks_.push_back({stream_->record(), frame});
-  else
-    begin(frame, steady_s());
+void StepClock::Recorder::begin(const Frame& frame, const std::string& shown) {
+  if (!stream_) return begin(frame, steady_s());
+  marks_.push_back({stream_->record(), frame});
+  begin_profile_range(shown);
+  ++shown_;
 }
 
 void StepClock::Recorder::begin(Frame frame, double now_s) {
@@ -76,6 +78,10 @@ void StepClock::Recorder::begin(Frame frame, double now_s) {
 
 // Called by destructors. If the device is lost, the run already ends with that failure.
 void StepClock::Recorder::pop() {
+  if (shown_ > 0) {
+    end_profile_range();
+    --shown_;
+  }
   if (!stream_) return end(steady_s());
   try {
     marks_.push_back({stream_->record(), {}});
@@ -100,6 +106,7 @@ void StepClock::Recorder::close(double now_s) {
 }
 
 double StepClock::Recorder::resolve(double& end_s) {
+  for (; shown_ > 0; --shown_) end_profile_range();
   const std::unique_ptr<Event> last = stream_->record();
   last->synchronize();
   end_s = steady_s();

@@ -16,7 +16,8 @@
 // it reads the time twice.
 //
 // The work of a CUDA device runs behind its caller. A clock that is started with the device's
-// stream records events there, and stop() waits for them. The parts are then times of the stream.
+// stream records events there, and stop() waits for them. The parts are then times of the stream,
+// and ranges of a profiler (device/profile_range.h).
 // It waits for peers inside of a message, so the whole time of messages is the bubble.
 
 #include <cstddef>
@@ -121,13 +122,14 @@ class StepClock {
     };
     std::size_t row(Part part, std::string_view group);
     void charge(double now_s);
-    void begin(const Frame& frame);
+    void begin(const Frame& frame, const std::string& shown);
     void begin(Frame frame, double now_s);
     void end(double now_s);
     std::vector<Frame> stack_;
     double last_s_ = 0;
     Stream* stream_ = nullptr;
     std::vector<Mark> marks_;  // the first: the start of the step
+    int shown_ = 0;            // open ranges of the profiler
   };
   static inline constinit thread_local Recorder* here = nullptr;
 

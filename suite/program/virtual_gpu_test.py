@@ -43,6 +43,20 @@ class VirtualGpu(TemporaryFolder):
                 self.assertNotIn(claim, case, case["name"])
         self.assertIn("virtual", shardmark("version").stdout)
 
+    def test_records_have_the_times_of_both_clocks(self):
+        self.run_units("all_reduce", "gemm", "--transport", "cuda_ipc", "--algorithm", "ring", "--ranks", "2", "--bytes", "8",
+                       "--dtype", "float", "--shape", "64x64x64")
+        cases = {case["unit"]: case for case in self.cases()}
+        for case in cases.values():
+            self.assertGreater(case["device_s"], 0, case["name"])
+            self.assertGreater(case["host_s"], 0, case["name"])
+            # Both units only queue work.
+            self.assertAlmostEqual(case["real_time"] * 1e-9 / case["device_s"], 1, places=5, msg=case["name"])
+        # A product waits for no rank. The host cannot see for which rank an all-reduce waits.
+        if "delayed_s/rank:1" in cases["gemm"]:  # each rank has a core
+            self.assertGreater(cases["gemm"]["busy_s/rank:1"], 0)
+        self.assertNotIn("busy_s/rank:1", cases["all_reduce"])
+
     def test_gpus_without_ranks_are_named(self):
         text = self.run_units("gemm", "--ranks", "2", "--dtype", "float", "--shape", "64x64x64", gpus="3")
         self.assertIn("; NOT TESTED: 1 of 3 virtual GPUs", text)

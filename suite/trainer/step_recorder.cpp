@@ -21,7 +21,11 @@ using harness::Better, harness::Nature;
 
 constexpr harness::Counter step_counters[] = {
     {"mfu", "", Better::higher, Nature::speed,
-     "model FLOPs over the time, relative to the measured matrix rate"},
+     "model FLOPs over the time, relative to the GPU vendor's dense peak or a host's matrix rate"},
+    {"mfu_of_gemm", "", Better::higher, Nature::speed,
+     "model FLOPs over the time, relative to the best sustained matrix product of the GPU"},
+    {"peak_TFLOPs", "TFLOP/s", Better::neither, Nature::speed,
+     "dense peak that the GPU's vendor publishes for the dtype"},
     {"steps_per_second", "1/s", Better::higher, Nature::speed, "training steps per second"},
     {"communication_fraction", "", Better::lower, Nature::measured,
      "mean over ranks of the step's fraction of exposed communication"},

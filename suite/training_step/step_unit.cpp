@@ -10,6 +10,7 @@
 #include "suite/trainer/gpt2_weights.h"
 #include "suite/trainer/layer_costs.h"
 #include "suite/trainer/timeline_record.h"
+#include "suite/training_step/utilization.h"
 #include "zero/offload/io_ring.h"
 
 namespace suite {
@@ -113,8 +114,14 @@ void StepUnit::describe_step(harness::Description& description) const {
   description.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
   if (description.seconds <= 0) return;
   description.set("steps_per_second", 1 / description.seconds);
-  const double rate = context_.rates.flops_per_second(config_.precision.dtype, ranks_);
-  if (rate > 0) description.set("mfu", cost().flops / description.seconds / rate);
+  const machine::Dtype dtype = config_.precision.dtype;
+  const Utilization used = utilization(cost().flops / description.seconds,
+                                       context_.rates.flops_per_second(dtype, ranks_),
+                                       context_.device.compute_units(), dtype);
+  if (used.of_peak > 0) description.set("mfu", used.of_peak);
+  if (used.of_gemm > 0) description.set("mfu_of_gemm", used.of_gemm);
+  if (used.peak > 0) description.set("peak_TFLOPs", used.peak / 1e12);
+  if (!used.note.empty()) description.note += (description.note.empty() ? "" : "; ") + used.note;
 }
 
 }  // namespace suite

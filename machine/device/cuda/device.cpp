@@ -214,14 +214,18 @@ class CudaDevice final : public Device {
     make_current(index);
     cudaDeviceProp properties;
     SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
-    description_ =
-        fmt::format("cuda:{}: {}, {:.1f} GiB, compute capability {}.{}", index, properties.name,
-                    static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
-                    properties.minor);
     identity_ = identity_of(properties);
     pci_address_ = fmt::format("{:08X}:{:02X}:{:02X}.0", properties.pciDomainID,
                                properties.pciBusID, properties.pciDeviceID);
     compute_capability_ = properties.major * 10 + properties.minor;
+    int clock_kHz = 0;
+    SHARDMARK_CUDA(index, cudaDeviceGetAttribute(&clock_kHz, cudaDevAttrClockRate, index));
+    compute_units_ = {properties.name, compute_capability_, properties.multiProcessorCount,
+                      1e3 * clock_kHz};
+    description_ = fmt::format(
+        "cuda:{}: {}, {:.1f} GiB, compute capability {}.{}, {} SM at {} MHz", index,
+        properties.name, static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
+        properties.minor, properties.multiProcessorCount, clock_kHz / 1000);
     stream_ = std::make_unique<CudaStream>(*this, index_, streams_);
   }
   // Destroys the stream first. This ends all work that reads or writes the arenas.
@@ -241,6 +245,7 @@ class CudaDevice final : public Device {
            "cudaDeviceSynchronize: " + text_of(status);
   }
   int compute_capability() const override { return compute_capability_; }
+  ComputeUnits compute_units() const override { return compute_units_; }
   std::unique_ptr<Stream> make_stream() override {
     return std::make_unique<CudaStream>(*this, index_, streams_);
   }
@@ -300,6 +305,7 @@ class CudaDevice final : public Device {
   PinnedMemory pinned_;
   std::uint64_t identity_ = 0;
   int compute_capability_ = 0;
+  ComputeUnits compute_units_;
   std::string description_, pci_address_;
 };
 

@@ -41,6 +41,7 @@ KINDS = {
     "step_time": ("time of a step by part", "Layers and training steps", bars.step_time),
     "step_breakdown": ("step by rank", "Layers and training steps", breakdown.step_breakdown),
     "loss": ("loss of each step", "Layers and training steps", training.loss),
+    "mfu": ("model FLOPs utilization", "Layers and training steps", training.mfu),
     "scaling": ("throughput over ranks", "Layers and training steps", training.scaling),
 }
 # For a folder with this file instead of run.json.

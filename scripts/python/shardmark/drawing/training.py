@@ -3,9 +3,9 @@ from collections import defaultdict
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from .bars import folded, labels_of, varying_axes, word_of
+from .bars import folded, height_of, labels_of, pages, varying_axes, word_of
 from .run_json import Absent
-from .sheet import LIMIT, Sheet, file_name, legend_above, line_style, new_figure, plain_log
+from .sheet import LIMIT, Sheet, file_name, fill_style, label_bars, legend_above, line_style, new_figure, plain_log
 
 # Degrees describe the distribution of a step; the other axes describe its computation.
 DEGREES = {"ranks", "TP", "PP", "DP", "CP", "EP", "ZeRO", "grid", "zero_stage", "schedule", "transport", "algorithm",
@@ -51,6 +51,35 @@ def _names(curves, members):
     for same, of_line in zip(curves, words):
         text = folded([word for word in of_line if word and word not in common], width=44)
         yield (text or same[0].unit.replace("_", "-")) + (f" ({len(same)} cases)" if len(same) > 1 else "")
+
+
+def mfu(run):
+    """Model FLOPs utilization of each training step: of the peak, and of the best sustained matrix product."""
+    cases = [case for case in run.cases if case.timed() and (case.number("mfu") or case.number("mfu_of_gemm"))]
+    if not cases:
+        raise Absent("no case carries model FLOPs utilization")
+    for unit, part, members in pages(run, cases, "model FLOPs utilization", "mfu"):
+        labels = labels_of(members)
+        on_gpus = any(case.number("mfu_of_gemm") for case in members)
+        figure, axis = new_figure(height_of(labels, 0.2))
+        axis.barh(range(len(members)), [100 * (case.number("mfu") or 0) for case in members], height=0.66,
+                  label="of the vendor's peak" if on_gpus else "of the measured matrix rate", **fill_style(0))
+        ticks = [(100 * case.number("mfu_of_gemm"), i) for i, case in enumerate(members) if case.number("mfu_of_gemm")]
+        if ticks:
+            axis.plot(*zip(*ticks), linestyle="none", marker="|", markersize=11, markeredgewidth=1.4,
+                      color=LIMIT["color"], label="of the best matrix product")
+        label_bars(axis, labels)
+        axis.set_xlim(0)
+        axis.set_xlabel("model FLOPs utilization [%]")
+        legend_above(axis)
+        title = unit.replace("_", "-")
+        yield Sheet(file_name("mfu", unit, part), f"Model FLOPs utilization: {title}",
+                    "FLOPs of the model, without recomputation, over the time. On GPUs the bar is relative to the dense peak "
+                    "that the vendor publishes, the tick to the best sustained matrix product of the GPU. On a host the bar "
+                    "is relative to the measured matrix rate.", figure,
+                    ["unit", "case", "mfu", "mfu_of_gemm", "peak_TFLOPs", "verdict"],
+                    [[unit, " ".join(label.split()), *(case.number(key) or "" for key in ("mfu", "mfu_of_gemm", "peak_TFLOPs")),
+                      case.verdict] for label, case in zip(labels, members)])
 
 
 def scaling(run):

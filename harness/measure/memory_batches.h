@@ -1,0 +1,24 @@
+#pragma once
+// How rates of memory are timed: copies within a rank and from other ranks alike.
+
+#include <atomic>
+#include <cstdint>
+
+#include "harness/measure/batches.h"
+#include "machine/world/board.h"
+#include "machine/world/world.h"
+
+namespace harness {
+
+inline constexpr std::int64_t cached_set = 4 << 20;  // larger sets may exceed the nearest cache
+
+inline void show_progress(machine::World& world) {
+  world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+}
+
+inline Batches batches_of(machine::World& world, std::int64_t set_bytes, bool shares_cores) {
+  return {1e-3, set_bytes > cached_set ? 10e-3 : 8e-3, shares_cores,
+          &world.board().mine().progress};
+}
+
+}  // namespace harness
