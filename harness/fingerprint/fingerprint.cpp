@@ -16,6 +16,7 @@
 #include "harness/fingerprint/build_info.h"
 #include "harness/fingerprint/first_line.h"
 #include "harness/fingerprint/libraries.h"
+#include "machine/world/binding.h"
 
 namespace harness {
 namespace {
@@ -103,6 +104,16 @@ Json hardware(machine::World& world, const Topology& topology) {
   if (machine::cuda::built()) put(json, "no_cuda_device", machine::cuda::present().why_none);
   const auto adapters = network_adapters();
   json["network"] = adapters.empty() ? Json("none") : Json(adapters);
+  return json;
+}
+
+// The numbers of cores and NUMA nodes are hwloc's.
+Json json_of(const machine::Place& place) {
+  Json json{{"gpu", place.gpu}};
+  put(json, "bus_id", place.bus_id);
+  if (place.numa_node >= 0) json["numa_node"] = place.numa_node;
+  json["cores"] = machine::text(place.cores);
+  put(json, "adapter", place.adapter);
   return json;
 }
 
@@ -203,6 +214,7 @@ std::string fingerprint_json(machine::World& world, const OptionTexts& options,
   json["rank"] = world.rank();
   json["host"] = world.host(world.rank());
   json["binding"] = topology.binding();
+  if (const machine::Place* const place = world.place()) json["place"] = json_of(*place);
   json["hardware"] = hardware(world, topology);
   json["software"] = software();
   for (const auto& [library, version] : versions)

@@ -6,8 +6,9 @@
 
 namespace suite {
 
-// Makes this rank compute on such a device. The ranks of a host use its GPUs in turn. Throws
-// machine::MachineError with CUDA's reason if there is no GPU.
+// Makes this rank compute on such a device, and binds it to the cores beside it
+// (machine/world/places.h). Collective. Throws machine::MachineError with CUDA's reason if there is
+// no GPU.
 void choose_device(machine::World& world, machine::Device::Kind kind);
 
 // Notes the GPUs of all hosts, and those of the ranks. Collective.
