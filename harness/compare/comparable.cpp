@@ -42,6 +42,7 @@ constexpr std::string_view of_one_launch[] = {
     "OMPI_MCA_initial_wdir",
     "MPIR_CVAR_CH3_INTERFACE_HOSTNAME",
     "SHARDMARK_STARTED_HERE",
+    "SHARDMARK_LAUNCH_RANKS",
     "SHARDMARK_FIGURES",
 };
 

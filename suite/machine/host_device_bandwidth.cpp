@@ -47,7 +47,7 @@ struct HostDeviceBandwidth {
     bool pinned() const { return pages == "pinned"; }
   };
 
-  static Sweep<Case> sweep() {
+  static Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
     const auto directions = vary(&Case::direction, {"up", "down", "both"});
     const auto pages = vary(&Case::pages, {"pinned", "pageable"});
@@ -67,6 +67,7 @@ struct HostDeviceBandwidth {
                {directions, pages, ranks,
                 vary(&Case::bytes, {{4 << 10}, {1 << 20}, {64 << 20}, {512 << 20}})})
         .slice({acceptance, paper}, "nodes", {directions, vary(&Case::numa_node, {0, 1})})
+        .launch_slice(request, {quick, acceptance, paper}, {directions, pages})
         // Neither whole pages nor whole words.
         .slice({quick, smoke}, "edges",
                {directions, pages, vary(&Case::ranks, {3}), vary(&Case::bytes, {{1}, {60035}})})

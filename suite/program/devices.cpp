@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,6 +43,15 @@ void choose_device(machine::World& world, machine::Device::Kind kind) {
   world.set_active_ranks(world.size());
   world.use_device(machine::cuda::make_device(gpu));
   world.set_active_ranks(world.size());
+}
+
+int gpus_of_host() {
+  const int all = harness::gpus_of_driver();
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!visible) return all;
+  const std::string_view names = visible;
+  const auto commas = static_cast<int>(std::ranges::count(names, ','));
+  return names.empty() ? 0 : std::min(all, commas + 1);
 }
 
 void note_gpus(machine::World& world, harness::RunOptions& options) {

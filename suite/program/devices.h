@@ -11,6 +11,10 @@ namespace suite {
 // no GPU.
 void choose_device(machine::World& world, machine::Device::Kind kind);
 
+// Returns the number of this host's GPUs that CUDA_VISIBLE_DEVICES does not hide. Does not call
+// CUDA.
+int gpus_of_host();
+
 // Notes the GPUs of all hosts, and those of the ranks. Collective.
 void note_gpus(machine::World& world, harness::RunOptions& options);
 

@@ -21,6 +21,7 @@
 #include "harness/run/run.h"
 #include "harness/run/supervisor.h"
 #include "harness/run/watchdog.h"
+#include "harness/unit/launch_ranks.h"
 #include "harness/unit/unit.h"
 #include "machine/base/error.h"
 #include "machine/world/mpi_world.h"
@@ -124,8 +125,43 @@ std::vector<std::pair<std::string, std::string>> facts(const RunCommandLine& lin
                                                          line.options.max_seconds_per_case))}};
 }
 
-int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>& cases,
-             std::size_t selected, const std::string& configuration) {
+// Returns the cases. Sets `configuration` to the resolved files as JSON (empty without files), and
+// the seed.
+std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::PlanRequest& request,
+                                       std::string& configuration) {
+  if (line.deepspeed_file.empty() && line.megatron_file.empty())
+    return harness::plan_cases(line.units, request);
+  ConfiguredCases configured = configured_cases({.deepspeed_file = line.deepspeed_file,
+                                                 .megatron_file = line.megatron_file,
+                                                 .ignore_unknown = line.ignore_unknown_keys},
+                                                line.units, request);
+  const configuration::Resolved& resolved = configured.resolved;
+  if (resolved.seed && line.seed && *line.seed != *resolved.seed)
+    reject("--seed {} conflicts with {} (seed {})", *line.seed, line.megatron_file, *resolved.seed);
+  if (resolved.seed) line.seed = resolved.seed;
+  if (!machine::under_launcher())
+    for (const std::string& warning : resolved.warnings)
+      complain(0, fmt::format("warning: {}", warning));
+  configuration = json(resolved);
+  return std::move(configured.cases);
+}
+
+// Plans again with the numbers of ranks of a user's launcher, which MPI knows. Does nothing if
+// these add no cases. Returns an exit code, or 0.
+int plan_for_launch(RunCommandLine& line, harness::PlanRequest& request, machine::World& world,
+                    std::vector<harness::PlannedCase>& cases, std::size_t& selected) {
+  request.launch_ranks = harness::launch_ranks(world, request.device);
+  if (request.launch_ranks.empty()) return harness::accepted;
+  return together(world, [&] {
+    std::string same_configuration;
+    cases = plan(line, request, same_configuration);
+    selected = harness::GoogleFront(line.options.google_flags).select(cases).size();
+  });
+}
+
+int run_rank(RunCommandLine& line, harness::PlanRequest request,
+             std::vector<harness::PlannedCase> cases, std::size_t selected,
+             const std::string& configuration) {
   std::FILE* const text = line.prints_results ? stderr : stdout;
   harness::Console console(text, harness::terminal_of(text, line.color), line.console);
   console.end_after(line.run_seconds());
@@ -137,6 +173,9 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
     const auto world = machine::make_mpi_world(line.patience_s());
     harness::Injection injection(line.faults, *world);
     rank = world->rank();
+    if (!line.scaling && !request.flags.contains("ranks") && !started_by_launch())
+      code = plan_for_launch(line, request, *world, cases, selected);
+    if (code != harness::accepted) return exit_code_of_rank(rank, code);
     // A name that contains the time can differ between ranks.
     out_dir = world->broadcast(world->group(), 0, line.out_dir);
     harness::RunOptions options = line.options;
@@ -221,25 +260,17 @@ void report_for_the_lost(const std::string& directory, int ranks) {
   complain(harness::rank_lost, failure.text);
 }
 
-// Returns the cases. Sets `configuration` to the resolved files as JSON (empty without files), and
-// the seed.
-std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::PlanRequest& request,
-                                       std::string& configuration) {
-  if (line.deepspeed_file.empty() && line.megatron_file.empty())
-    return harness::plan_cases(line.units, request);
-  ConfiguredCases configured = configured_cases({.deepspeed_file = line.deepspeed_file,
-                                                 .megatron_file = line.megatron_file,
-                                                 .ignore_unknown = line.ignore_unknown_keys},
-                                                line.units, request);
-  const configuration::Resolved& resolved = configured.resolved;
-  if (resolved.seed && line.seed && *line.seed != *resolved.seed)
-    reject("--seed {} conflicts with {} (seed {})", *line.seed, line.megatron_file, *resolved.seed);
-  if (resolved.seed) line.seed = resolved.seed;
-  if (!machine::under_launcher())
-    for (const std::string& warning : resolved.warnings)
-      complain(0, fmt::format("warning: {}", warning));
-  configuration = json(resolved);
-  return std::move(configured.cases);
+// Returns the numbers of ranks of a launch that fills the hosts: one rank per slot of the hostfile,
+// or per GPU of this host.
+std::vector<int> launch_ranks_to_start(const RunCommandLine& line,
+                                       const harness::PlanRequest& request) {
+  std::vector<int> ranks_of_hosts;
+  if (!line.hostfile.empty()) {
+    for (const HostSlots& host : read_hostfile(line.hostfile)) ranks_of_hosts.push_back(host.slots);
+  } else if (request.device == machine::Device::Kind::cuda) {
+    ranks_of_hosts.push_back(gpus_of_host());
+  }
+  return harness::launch_ranks(ranks_of_hosts, request.device);
 }
 
 int run(RunCommandLine line, int argc, char** argv) {
@@ -256,6 +287,8 @@ int run(RunCommandLine line, int argc, char** argv) {
   if (line.scaling && !ranks_said && rank)
     reject("scale under mpiexec or srun requires --ranks (example: --ranks 1,2,4)");
   if (line.scaling) line.scaling->choose(line.units, line.profile, axes);
+  if (!line.scaling && !ranks_said)
+    request.launch_ranks = rank ? planned_launch_ranks() : launch_ranks_to_start(line, request);
   std::string configuration;
   std::vector<harness::PlannedCase> cases = plan(line, request, configuration);
   if (!line.seed) line.seed = harness::RunOptions().seed;
@@ -267,7 +300,9 @@ int run(RunCommandLine line, int argc, char** argv) {
     return rank ? rank->ends(harness::accepted) : harness::accepted;
   }
   check_files(line.options, cases, selected);
-  if (rank) return rank->ends(run_rank(line, cases, selected.size(), configuration));
+  if (rank)
+    return rank->ends(
+        run_rank(line, std::move(request), std::move(cases), selected.size(), configuration));
 
   int ranks = 1;
   for (const std::size_t index : selected) ranks = std::max(ranks, cases[index].ranks);
@@ -276,9 +311,9 @@ int run(RunCommandLine line, int argc, char** argv) {
   // The default directory contains the time, and must be the same for all ranks.
   if (line.out_dir_is_default) again.insert(again.end(), {"--out", line.out_dir});
   if (line.scaling && !ranks_said) again.insert(again.end(), {"--ranks", axes["ranks"]});
-  const int code =
-      launch(ranks, again,
-             line.hostfile.empty() ? std::vector<HostSlots>() : read_hostfile(line.hostfile));
+  const int code = launch(
+      ranks, again, line.hostfile.empty() ? std::vector<HostSlots>() : read_hostfile(line.hostfile),
+      request.launch_ranks);
   if (code == harness::rank_lost) {
     report_for_the_lost(line.out_dir, ranks);
     print_health(line.out_dir);
