@@ -159,9 +159,16 @@ TEST(Places, WithoutCoresBesideTheGpuThePackageIsNext) {
   const std::vector<Place> near = places(host, alike(2, 8, some));
   EXPECT_EQ(near[0].cores, (std::vector{0, 1}));
   EXPECT_EQ(near[1].cores, (std::vector{2, 3}));
-  some.push_back(20);  // of package 1
-  const std::vector<Place> eight = places(host, alike(5, 8, some));
-  EXPECT_EQ(eight[4].cores, std::vector{20});
+  some.push_back(16);  // of package 1, on a node without GPU
+  const std::vector<Place> five = places(host, alike(5, 8, some));
+  EXPECT_EQ(five[3].cores, std::vector{3});
+  EXPECT_EQ(five[4].cores, std::vector{16});
+}
+
+TEST(Places, CoresOfOneNodeSelectItsGpus) {
+  const std::vector<Place> all = places(dgx().read(), alike(2, 8, range(20, 24)));
+  EXPECT_EQ(all[0].gpu, 6);
+  EXPECT_EQ(all[1].gpu, 7);
 }
 
 TEST(Places, NestedPartsAreSharedFairly) {
