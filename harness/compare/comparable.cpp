@@ -21,7 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr std::string_view absent = "absent";
-constexpr std::string_view added_groups[] = {"hardware.network", "place"};
+constexpr std::string_view added_groups[] = {"hardware.network", "place", "nccl",
+                                             "software.nccl.network"};
 constexpr std::string_view clock_field = "context.mhz_per_cpu";
 constexpr double clock_tolerance = 0.01;
 constexpr int deepest = 8;

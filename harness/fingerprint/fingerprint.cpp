@@ -1,6 +1,7 @@
 #include "harness/fingerprint/fingerprint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <hwloc.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -208,7 +209,7 @@ std::map<std::string, std::string> kept_environment(const char* const* environme
 }
 
 std::string fingerprint_json(machine::World& world, const OptionTexts& options,
-                             const InjectedVersions& versions) {
+                             const InjectedVersions& versions, const NcclChoice& nccl) {
   const Topology topology;
   Json json;
   json["rank"] = world.rank();
@@ -221,6 +222,10 @@ std::string fingerprint_json(machine::World& world, const OptionTexts& options,
     json["software"][library][library == "nccl"   ? "loaded"
                               : library == "cuda" ? "runtime"
                                                   : "version"] = version;
+  // Ranks with another network are a fault. Their adapters and paths may differ.
+  put(json["software"]["nccl"], "network", nccl.network);
+  if (!nccl.adapters.empty()) json["nccl"]["adapters"] = nccl.adapters;
+  if (!nccl.paths.empty()) json["nccl"]["paths"] = fmt::format("{}", fmt::join(nccl.paths, ", "));
   json["environment"] = kept_environment(environ);
   if (!options.empty()) json["options"] = options;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -247,8 +252,9 @@ std::string environment_json(const std::vector<std::string>& fingerprints) {
 }
 
 std::string gather_environment(machine::World& world, const OptionTexts& options,
-                               const InjectedVersions& versions) {
-  const auto all = world.all_gather(world.group(), fingerprint_json(world, options, versions));
+                               const InjectedVersions& versions, const NcclChoice& nccl) {
+  const auto all =
+      world.all_gather(world.group(), fingerprint_json(world, options, versions, nccl));
   return world.rank() == 0 ? environment_json(all) : std::string();
 }
 

@@ -4,9 +4,12 @@ import re
 import shutil
 import subprocess
 
-# glibc must match the kernel and the loader of the machine, and the driver library must match its GPU.
+# glibc must match the kernel and the loader of the machine, and the driver library must match its GPU. The libraries
+# of RDMA networks must match the machine's drivers and their own plugins. NCCL opens them by name: it would find those of
+# the bundle first, and use sockets without an error if they do not match.
 OF_THE_MACHINE = re.compile(r"^(ld-linux.*|linux-vdso.*|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl"
-                            r"|libnss_.*|libcuda|libnvidia.*)\.so")
+                            r"|libnss_.*|libcuda|libnvidia.*"
+                            r"|libibverbs|librdmacm|libibumad|libmlx[45]|libefa|libmana|lib\w+-rdmav\d+|libnl(?:-route)?-3)\.so")
 
 
 class Missing(Exception):

@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "harness/compare/comparable.h"
 #include "harness/fingerprint/fingerprint.h"
+#include "harness/fingerprint/nccl_log.h"
 #include "harness/record/run_json.h"
 #include "harness/record/running_case.h"
 #include "harness/record/summary.h"
@@ -159,6 +161,19 @@ int plan_for_launch(RunCommandLine& line, harness::PlanRequest& request, machine
   });
 }
 
+// Adds to environment.json what NCCL chose, if it reported something. Collective.
+void note_nccl(machine::World& world, const RunCommandLine& line, harness::NcclLog& log,
+               const harness::InjectedVersions& versions, const std::string& out_dir) {
+  const harness::NcclChoice mine = log.end();
+  const std::vector<int> reported = world.all_gather(world.group(), int{!mine.empty()});
+  if (std::ranges::count(reported, 0) == std::ssize(reported)) return;
+  world.set_active_ranks(world.size());  // the binding of the fingerprint
+  const std::string environment =
+      harness::gather_environment(world, how_it_measures(line), versions, mine);
+  if (world.rank() == 0)
+    harness::write_file(out_dir + "/environment.json", environment, world.faults().disk);
+}
+
 int run_rank(RunCommandLine& line, harness::PlanRequest request,
              std::vector<harness::PlannedCase> cases, std::size_t selected,
              const std::string& configuration) {
@@ -212,9 +227,14 @@ int run_rank(RunCommandLine& line, harness::PlanRequest request,
     std::vector<std::string> names;
     for (const harness::PlannedCase& plan : cases) names.push_back(plan.name);
     harness::Watchdog watchdog(*world, out_dir, line.patience_s(), std::move(names), sink.get());
+    std::optional<harness::NcclLog> nccl_log;
+    if (world->computes_on_gpu()) nccl_log.emplace();
     try {
       code = harness::run(*world, cases, options, console);
       ended = true;
+      // After `environment`, rank 0 may be elsewhere (Unwritten).
+      if (nccl_log && code != harness::environment)
+        note_nccl(*world, line, *nccl_log, injection.versions(), out_dir);
     } catch (const harness::UsageError& error) {
       if (rank == 0) complain(0, error.what());
       code = harness::usage;
