@@ -21,7 +21,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr std::string_view absent = "absent";
-constexpr std::string_view added_groups[] = {"hardware.network", "hardware.gpu."};
+constexpr std::string_view added_groups[] = {"hardware.network", "hardware.gpu.", "place",
+                                             "software.nccl.network"};
+// NCCL's connections depend on the cases that ran, and are a result of what is compared.
+constexpr std::string_view results_group = "nccl.";
 constexpr std::string_view clock_field = "context.mhz_per_cpu";
 constexpr double clock_tolerance = 0.01;
 constexpr int deepest = 8;
@@ -42,6 +45,7 @@ constexpr std::string_view of_one_launch[] = {
     "OMPI_MCA_initial_wdir",
     "MPIR_CVAR_CH3_INTERFACE_HOSTNAME",
     "SHARDMARK_STARTED_HERE",
+    "SHARDMARK_LAUNCH_RANKS",
     "SHARDMARK_FIGURES",
 };
 
@@ -226,7 +230,8 @@ std::vector<Difference> differences(const Fields& base, const Fields& next,
   };
   for (const Fields* fields : {&base, &next})
     for (const auto& [name, value] : *fields)
-      if (std::ranges::none_of(added_groups, [&](std::string_view group) {
+      if (!name.starts_with(results_group) &&
+          std::ranges::none_of(added_groups, [&](std::string_view group) {
             return name.starts_with(group) && !(records(base, group) && records(next, group));
           }))
         names.insert(name);

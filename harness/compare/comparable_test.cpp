@@ -111,6 +111,20 @@ TEST(Differences, GroupsThatOneSideNeverRecordedDoNotCount) {
   EXPECT_EQ(differences({{"hardware.network", "none"}}, one, Factors({})).size(), 2u);
 }
 
+TEST(Differences, TheNetworkOfNcclCountsAndItsConnectionsDoNot) {
+  const Fields one{{"software.nccl.network", "IB"}, {"nccl.paths", "NET/IB"}},
+      other{{"software.nccl.network", "Socket"}, {"nccl.paths", "NET/Socket"}};
+  const auto found = differences(one, other, Factors({}));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].field, "software.nccl.network");
+  EXPECT_TRUE(
+      differences({{"host", "a"}}, {{"host", "a"}, {"software.nccl.network", "IB"}}, Factors({}))
+          .empty());
+  const Fields near{{"place.cores", "0-3"}}, far{{"place.cores", "4-7"}};
+  EXPECT_EQ(differences(near, far, Factors({})).size(), 1u);
+  EXPECT_TRUE(differences(near, {}, Factors({})).empty());
+}
+
 TEST(Differences, ClocksMayVary) {
   const auto differ = [](const std::string& a, const std::string& b) {
     return !differences({{"context.mhz_per_cpu", a}}, {{"context.mhz_per_cpu", b}}, Factors({}))

@@ -1,6 +1,7 @@
 #include "harness/fingerprint/fingerprint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <hwloc.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "harness/fingerprint/build_info.h"
 #include "harness/fingerprint/first_line.h"
 #include "harness/fingerprint/libraries.h"
+#include "machine/world/binding.h"
 
 namespace harness {
 namespace {
@@ -127,6 +129,16 @@ Json hardware(machine::World& world, const Topology& topology) {
   return json;
 }
 
+// The numbers of cores and NUMA nodes are hwloc's.
+Json json_of(const machine::Place& place) {
+  Json json{{"gpu", place.gpu}};
+  put(json, "bus_id", place.bus_id);
+  if (place.numa_node >= 0) json["numa_node"] = place.numa_node;
+  json["cores"] = machine::text(place.cores);
+  put(json, "adapter", place.adapter);
+  return json;
+}
+
 Json software() {
   utsname system{};
   ::uname(&system);
@@ -218,18 +230,23 @@ std::map<std::string, std::string> kept_environment(const char* const* environme
 }
 
 std::string fingerprint_json(machine::World& world, const OptionTexts& options,
-                             const InjectedVersions& versions) {
+                             const InjectedVersions& versions, const NcclChoice& nccl) {
   const Topology topology;
   Json json;
   json["rank"] = world.rank();
   json["host"] = world.host(world.rank());
   json["binding"] = topology.binding();
+  if (const machine::Place* const place = world.place()) json["place"] = json_of(*place);
   json["hardware"] = hardware(world, topology);
   json["software"] = software();
   for (const auto& [library, version] : versions)
     json["software"][library][library == "nccl"   ? "loaded"
                               : library == "cuda" ? "runtime"
                                                   : "version"] = version;
+  // Ranks with another network are a fault. Their adapters and paths may differ.
+  put(json["software"]["nccl"], "network", nccl.network);
+  if (!nccl.adapters.empty()) json["nccl"]["adapters"] = nccl.adapters;
+  if (!nccl.paths.empty()) json["nccl"]["paths"] = fmt::format("{}", fmt::join(nccl.paths, ", "));
   json["environment"] = kept_environment(environ);
   if (!options.empty()) json["options"] = options;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -273,8 +290,9 @@ std::string with_gpu_health(machine::World& world, const machine::GpuReading& be
 }
 
 std::string gather_environment(machine::World& world, const OptionTexts& options,
-                               const InjectedVersions& versions) {
-  const auto all = world.all_gather(world.group(), fingerprint_json(world, options, versions));
+                               const InjectedVersions& versions, const NcclChoice& nccl) {
+  const auto all =
+      world.all_gather(world.group(), fingerprint_json(world, options, versions, nccl));
   return world.rank() == 0 ? environment_json(all) : std::string();
 }
 

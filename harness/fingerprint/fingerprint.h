@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "machine/device/gpu_health.h"
+#include "harness/fingerprint/nccl_log.h"
 #include "machine/world/world.h"
 
 namespace harness {
@@ -20,9 +21,9 @@ using OptionTexts = std::map<std::string, std::string>;
 using InjectedVersions = std::map<std::string, std::string>;
 
 // Returns the calling rank's fingerprint as one JSON object: rank, host, hardware, software,
-// environment, options.
+// environment, options. nccl: what NCCL chose, which is known at the end of a run.
 std::string fingerprint_json(machine::World& world, const OptionTexts& options = {},
-                             const InjectedVersions& versions = {});
+                             const InjectedVersions& versions = {}, const NcclChoice& nccl = {});
 
 // Returns environment.json from all ranks' fingerprints: `same_on_all_ranks`, `differences` (the
 // keys whose values differ: "environment.NCCL_ALGO") and `ranks`, each with only those values.
@@ -30,7 +31,7 @@ std::string environment_json(const std::vector<std::string>& fingerprints);
 
 // Returns environment.json of the world on rank 0, and an empty text on other ranks. Collective.
 std::string gather_environment(machine::World& world, const OptionTexts& options = {},
-                               const InjectedVersions& versions = {});
+                               const InjectedVersions& versions = {}, const NcclChoice& nccl = {});
 
 // Adds what the driver says of the ranks' GPUs before and after a run to environment.json:
 // `gpu_health`, a list for each launch of the run. Returns the new text on rank 0, and an empty one

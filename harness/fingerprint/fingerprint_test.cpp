@@ -98,5 +98,30 @@ TEST(Fingerprint, CoversRanksInThisProcess) {
   EXPECT_EQ(json.dump().find("hunter2"), std::string::npos);
 }
 
+TEST(Fingerprint, HasThePlaceOfARankAndTheChoiceOfNccl) {
+  std::string before, after;
+  machine::run_ranks(2, [&](machine::World& world) {
+    const std::string without = gather_environment(world);
+    world.set_places({{0, "0000:1b:00.0", 0, {0, 1}, "mlx5_0"}, {1, "0000:3d:00.0", -1, {2}, ""}});
+    NcclChoice nccl{"IB", "mlx5_0:1/IB", {"NVLS"}};
+    if (world.rank() == 1) nccl.paths.insert("NET/IB");
+    const std::string with = gather_environment(world, {}, {}, nccl);
+    if (world.rank() == 0) before = without, after = with;
+  });
+  EXPECT_FALSE(Json::parse(before)["same_on_all_ranks"].contains("place"));
+  const Json json = Json::parse(after);
+  const Json& same = json["same_on_all_ranks"];
+  EXPECT_EQ(same["software"]["nccl"]["network"], "IB");
+  EXPECT_EQ(same["nccl"]["adapters"], "mlx5_0:1/IB");
+  EXPECT_EQ(json["ranks"][0]["nccl"], Json::parse(R"({"paths": "NVLS"})"));
+  EXPECT_EQ(json["ranks"][1]["nccl"], Json::parse(R"({"paths": "NET/IB, NVLS"})"));
+  EXPECT_EQ(
+      json["ranks"][0]["place"],
+      Json::parse(
+          R"({"gpu":0,"bus_id":"0000:1b:00.0","numa_node":0,"cores":"0-1","adapter":"mlx5_0"})"));
+  EXPECT_EQ(json["ranks"][1]["place"],
+            Json::parse(R"({"gpu":1,"bus_id":"0000:3d:00.0","cores":"2"})"));
+}
+
 }  // namespace
 }  // namespace harness

@@ -103,6 +103,8 @@ struct PlanRequest {
   machine::Device::Kind device = machine::Device::Kind::host;
   // The configuration of a file, for the units that know its type. Empty: no file.
   std::any configuration{};
+  // Numbers of ranks that the default cases also have (launch_ranks.h).
+  std::vector<int> launch_ranks{};
 };
 using AxisValues = std::vector<std::pair<std::string, std::string>>;
 
@@ -220,6 +222,13 @@ class Sweep : public AnySweep {
                const std::vector<Variation>& variations = {}, Diagonal diagonal = {}) {
     add_slice(std::move(profiles), std::move(name), variations, diagonal);
     return *this;
+  }
+  // Adds a slice "launch" with the numbers of ranks of the launch. Without them, adds nothing.
+  Sweep& launch_slice(const PlanRequest& request, std::vector<Profile> profiles,
+                      std::vector<Variation> variations = {}) {
+    if (request.launch_ranks.empty()) return *this;
+    variations.push_back(vary(&Case::ranks, request.launch_ranks));
+    return slice(std::move(profiles), "launch", variations);
   }
   // Leaves out invalid combinations: the function returns the reason, or an empty text. If a value
   // of the command line is left without any case, that reason becomes the error. (A case that

@@ -11,6 +11,11 @@ bool built() { return false; }
 bool is_virtual() { return false; }
 Present ask() { return {0, "this program was built without CUDA (preset cuda has it)"}; }
 
+const std::vector<Gpu>& gpus() {
+  static const std::vector<Gpu> none;
+  return none;
+}
+
 std::unique_ptr<Device> make_device(int index) {
   throw MachineError(fmt::format(
       "CUDA device {} does not exist: this build has no CUDA (0 devices); configure with the "

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "machine/device/memory.h"
 
@@ -170,6 +172,14 @@ inline int count() { return present().count; }
 // Whether this process called present(), or its parent did before the fork. CUDA does not work in a
 // process that was forked after its parent had used CUDA.
 bool used();
+// A device that this process sees.
+struct Gpu {
+  std::uint64_t identity = 0;  // Device::identity
+  std::string bus_id;          // PCI: "0000:1b:00.0". The instances of a partitioned GPU share it.
+  static auto members(auto& self) { return std::tie(self.identity, self.bus_id); }
+};
+// In CUDA's order. Throws MachineError if CUDA cannot describe a device.
+const std::vector<Gpu>& gpus();
 std::unique_ptr<Device> make_device(int index);  // throws MachineError naming index and count
 
 Present ask();  // for present() only

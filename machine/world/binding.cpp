@@ -9,20 +9,12 @@
 #include <memory>
 
 #include "machine/base/error.h"
+#include "machine/world/host_topology.h"
 
 namespace machine {
 namespace {
 
-hwloc_topology_t topology() {
-  // Loaded once and kept for the process: reading it takes milliseconds.
-  static const hwloc_topology_t loaded = [] {
-    hwloc_topology_t result = nullptr;
-    if (hwloc_topology_init(&result) != 0 || hwloc_topology_load(result) != 0)
-      throw MachineError("hwloc cannot read this host's topology");
-    return result;
-  }();
-  return loaded;
-}
+hwloc_topology_t topology() { return loaded_topology(); }
 
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)>;
 Bitmap make_bitmap() { return {hwloc_bitmap_alloc(), &hwloc_bitmap_free}; }
@@ -42,6 +34,13 @@ std::vector<int> given_cores() {
       cores.push_back(i);
   if (cores.empty()) cores.push_back(0);
   return cores;
+}
+
+CoreSet core_set(const std::vector<int>& cores) {
+  CoreSet set;
+  for (const int core : cores)
+    if (static_cast<std::size_t>(core) < set.size()) set.set(static_cast<std::size_t>(core));
+  return set;
 }
 
 std::vector<int> cores_of(int index, int ranks, const std::vector<int>& cores) {
@@ -103,7 +102,8 @@ std::size_t last_level_cache_bytes() {
       std::size_t sum = 0;
       for (hwloc_obj_t cache = nullptr;
            (cache = hwloc_get_next_obj_by_type(topology(), level, cache)) != nullptr;)
-        sum += cache->attr->cache.size;
+        if (hwloc_bitmap_intersects(cache->cpuset, hwloc_topology_get_allowed_cpuset(topology())))
+          sum += cache->attr->cache.size;
       if (sum > 0) return sum;
     }
     return std::size_t{32} << 20;  // the host reports no cache

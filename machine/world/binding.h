@@ -2,6 +2,7 @@
 // The cores that a rank runs on, and memory of a NUMA node, through hwloc. Ranks of one host share
 // no core while there are enough cores. With more ranks than cores, ranks take cores in turn.
 
+#include <bitset>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -14,6 +15,10 @@ namespace machine {
 
 // Returns the cores available to this process at its start, as hwloc's logical core numbers.
 std::vector<int> given_cores();
+
+// Cores in a message of fixed size.
+using CoreSet = std::bitset<4096>;
+CoreSet core_set(const std::vector<int>& cores);
 
 // Returns the cores of rank `index` of `ranks` that share `cores`: an equal block, or one in turn.
 std::vector<int> cores_of(int index, int ranks, const std::vector<int>& cores);
@@ -41,7 +46,7 @@ class NumaMemory final : public HostMemory {
   std::map<void*, std::shared_ptr<void>> pins_;
 };
 
-// Returns the sum over all last-level caches of this host.
+// Returns the sum over all last-level caches that this process may use.
 std::size_t last_level_cache_bytes();
 
 std::string text(const std::vector<int>& cores);  // "0-3,8"

@@ -21,6 +21,8 @@
 #include "machine/world/control/mpi_calls.h"
 #include "machine/world/control/mpi_post.h"
 #include "machine/world/control/pipe.h"
+#include "machine/world/host_topology.h"
+#include "machine/world/places.h"
 #include "machine/world/segment.h"
 
 namespace machine {
@@ -34,8 +36,7 @@ struct Introduction {
   long pid = 0;
   int descriptor = -1;
   std::uint64_t segment_bytes = 0;
-  std::array<int, 64> cores{};  // given by the launcher
-  int num_cores = 0;
+  CoreSet cores;  // given by the launcher
 };
 
 // A timeout for MPI's first and last calls, when the watchdog does not run. These calls wait
@@ -133,15 +134,15 @@ class MpiWorld final : public World {
   void show_status();
   void open_control_plane();
 
-  int cores_of_host() const override { return static_cast<int>(host_cores_.size()); }
-  void bind(int index, int active) override;
+  int cores_of_host() const override { return cores_of_host_; }
+  int bind(int index, int active) override;
   bool one_host() const { return std::ranges::find(bases_, nullptr) == bases_.end(); }
 
   std::vector<std::string> hosts_;
   std::unique_ptr<Segment> segment_;
   std::vector<std::unique_ptr<MappedSegment>> mapped_;
   std::vector<std::byte*> bases_;  // null for ranks of other hosts
-  std::vector<int> host_cores_;
+  int cores_of_host_ = 1;
   bool launcher_bound_ = false;
 };
 
@@ -153,8 +154,8 @@ MpiWorld::MpiWorld(double timeout_s) {
       timeout_s, fmt::format("rank {}: not all ranks have started", number ? number : "0"));
   start_mpi();
   make_segment();
-  host_cores_ = given_cores();
-  map_peers(introduce(host_cores_));
+  start_cores_ = given_cores();
+  map_peers(introduce(start_cores_));
   show_status();
   set_host_device(make_host_device(*segment_));
   open_control_plane();
@@ -195,8 +196,7 @@ std::vector<Introduction> MpiWorld::introduce(const std::vector<int>& cores) con
   mine.pid = getpid();
   mine.descriptor = segment_->descriptor();
   mine.segment_bytes = segment_->size();
-  mine.num_cores = static_cast<int>(std::min(cores.size(), mine.cores.size()));
-  std::copy_n(cores.begin(), mine.num_cores, mine.cores.begin());
+  mine.cores = core_set(cores);
 
   std::vector<Introduction> all(size());
   check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
@@ -207,6 +207,7 @@ std::vector<Introduction> MpiWorld::introduce(const std::vector<int>& cores) con
 
 void MpiWorld::map_peers(const std::vector<Introduction>& ranks) {
   const Introduction& mine = ranks[rank()];
+  CoreSet of_host = mine.cores;
   for (const Introduction& other : ranks) {
     hosts_.emplace_back(other.host.data());
     std::unique_ptr<MappedSegment>& mapped = mapped_.emplace_back();
@@ -214,11 +215,13 @@ void MpiWorld::map_peers(const std::vector<Introduction>& ranks) {
       bases_.push_back(nullptr);
       continue;
     }
-    if (other.num_cores != mine.num_cores || other.cores != mine.cores) launcher_bound_ = true;
+    if (other.cores != mine.cores) launcher_bound_ = true;
+    of_host |= other.cores;
     if (&other != &mine)
       mapped = std::make_unique<MappedSegment>(other.pid, other.descriptor, other.segment_bytes);
     bases_.push_back(mapped ? mapped->base() : segment_->base());
   }
+  cores_of_host_ = static_cast<int>(of_host.count());
 }
 
 void MpiWorld::show_status() {
@@ -278,9 +281,22 @@ MpiWorld::~MpiWorld() {
   }
 }
 
-void MpiWorld::bind(int index, int active) {
-  cores_ = launcher_bound_ ? host_cores_ : cores_of(index, active, host_cores_);
-  if (!launcher_bound_) bind_process(cores_);
+// Ranks that the launcher bound can share cores. Beside their GPUs, ranks do not share cores, and
+// can have different numbers of them.
+int MpiWorld::bind(int index, int active) {
+  const int equal_part = std::max(1, cores_of_host() / active);
+  if (launcher_bound_) {
+    cores_ = start_cores_;
+    return std::min(equal_part, static_cast<int>(cores_.size()));
+  }
+  if (places_.empty()) {
+    cores_ = cores_of(index, active, start_cores_);
+    bind_process(cores_);
+    return equal_part;
+  }
+  cores_ = cores_near(host_topology(), gpus_of_host(active), start_cores_)[index];
+  bind_process(cores_);
+  return static_cast<int>(cores_.size());
 }
 
 }  // namespace

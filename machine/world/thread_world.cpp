@@ -1,5 +1,6 @@
 // Ranks as threads of one process: the same control plane and links over its own memory.
 
+#include <algorithm>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -32,6 +33,7 @@ class ThreadWorld final : public World {
  public:
   ThreadWorld(Process& process, int rank, double timeout_s) : process_(process) {
     group_ = first_ranks("world", process.ranks, rank);
+    start_cores_ = given_cores();
     set_timeout_s(timeout_s);
     std::vector<RankStatus*> statuses;
     for (RankStatus& status : process.statuses) statuses.push_back(&status);
@@ -59,9 +61,10 @@ class ThreadWorld final : public World {
 
  private:
   int cores_of_host() const override { return process_.cores; }
-  void bind(int index, int active) override {
-    cores_ = cores_of(index, active, given_cores());
-  }  // threads are not bound
+  int bind(int index, int active) override {  // threads are not bound
+    cores_ = cores_of(index, active, start_cores_);
+    return std::max(1, process_.cores / active);
+  }
 
   Process& process_;
 };

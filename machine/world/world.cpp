@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
+#include <utility>
 
 #include "machine/base/error.h"
 #include "machine/world/control/post.h"
@@ -29,9 +30,23 @@ void World::set_active_ranks(int ranks) {
     if (other < rank()) ++index;
     ++active;
   }
-  if (rank() < ranks) bind(index, active);
-  device().set_threads(std::max(1, cores_of_host() / std::max(1, active)));
+  device().set_threads(rank() < ranks ? bind(index, active) : 1);
   host_device_->set_threads(device().threads());
+}
+
+void World::set_places(std::vector<Place> places) { places_ = std::move(places); }
+
+const Place* World::place() const {
+  std::size_t index = 0;
+  for (int other = 0; other < rank(); ++other) index += host(other) == host(rank());
+  return index < places_.size() ? &places_[index] : nullptr;
+}
+
+std::vector<std::string> World::gpus_of_host(int ranks) const {
+  std::vector<std::string> gpus;
+  for (int rank = 0; rank < ranks; ++rank)
+    gpus.push_back(places_[static_cast<std::size_t>(rank)].bus_id);
+  return gpus;
 }
 
 bool World::oversubscribed() const {

@@ -23,6 +23,7 @@
 #include "machine/device/faults.h"
 #include "machine/world/board.h"
 #include "machine/world/group.h"
+#include "machine/world/places.h"
 
 namespace machine {
 
@@ -59,8 +60,16 @@ class World {
   // The injected faults of this rank's machine. Its devices read them from here.
   Faults& faults() { return faults_; }
 
+  // The places of this host's ranks, in order. set_active_ranks then binds ranks to the cores
+  // beside their GPUs. place(): that of this rank; null if its host has no places.
+  void set_places(std::vector<Place> places);
+  const Place* place() const;
+  // The cores that the launcher gave this rank.
+  const std::vector<int>& start_cores() const { return start_cores_; }
+
   // From now on, only the first `ranks` ranks of the world work (one case). Sets the cores to which
-  // they are bound, the threads of their GEMMs (cores / ranks) and whether waits may spin. Local.
+  // they are bound, the threads of their GEMMs (their part of the cores) and whether waits may
+  // spin. Local.
   void set_active_ranks(int ranks);
 
   const std::vector<int>& cores() const { return cores_; }  // now, in hwloc's order
@@ -141,8 +150,8 @@ class World {
   Group group_;
   // Cores of this host that its ranks share.
   virtual int cores_of_host() const = 0;
-  // Binds this rank, the index-th of `active` on its host; sets cores_.
-  virtual void bind(int index, int active) = 0;
+  // Binds this rank, the index-th of `active` on its host; sets cores_. Returns its threads.
+  virtual int bind(int index, int active) = 0;
 
   // Frees memory of closed links after every rank has passed a barrier of the world. Until then a
   // peer may still read it.
@@ -153,7 +162,9 @@ class World {
   std::unique_ptr<Device> host_device_, device_;
   std::unique_ptr<Post> post_;        // among all ranks
   void (*before_sleep_)() = nullptr;  // of waits (WaitPolicy)
-  std::vector<int> cores_;
+  std::vector<int> start_cores_, cores_;
+  std::vector<Place> places_;                              // of this host's ranks
+  std::vector<std::string> gpus_of_host(int ranks) const;  // bus ids of its first ranks
 
  private:
   double timeout_s_ = 60;

@@ -4,12 +4,13 @@ import re
 import shutil
 import subprocess
 
-# glibc must match the kernel and the loader of the machine, the driver library its GPU, and the
-# libraries of network adapters their driver: NCCL would load the bundle's, and fall back to sockets.
-# CUDA's and NCCL's libraries are larger than everything else; scripts/check_gpu finds those of the machine.
+# glibc must match the kernel and the loader of the machine, and the driver library must match its GPU. The libraries
+# of RDMA networks must match the machine's drivers and their own plugins. NCCL opens them by name: it would find those of
+# the bundle first, and use sockets without an error if they do not match. CUDA's and NCCL's libraries are larger than
+# everything else; scripts/check_gpu finds those of the machine.
 OF_THE_MACHINE = re.compile(r"^(ld-linux.*|linux-vdso.*|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl"
                             r"|libnss_.*|libcuda|libnvidia.*|libcudart|libcublas.*|libnccl"
-                            r"|libibverbs|librdmacm|libmlx[45]|libefa)\.so")
+                            r"|libibverbs|librdmacm|libibumad|libmlx[45]|libefa|libmana|lib\w+-rdmav\d+|libnl(?:-route)?-3)\.so")
 
 
 class Missing(Exception):

@@ -46,6 +46,8 @@ class Barrier {
         .slice({quick}, "library",
                {vary(&Case::algorithm, library), vary(&Case::transport, transports),
                 vary(&Case::ranks, {2})})
+        .launch_slice(request, {quick, acceptance, paper},
+                      {vary(&Case::algorithm, names), vary(&Case::transport, transports)})
         .slice({quick}, "edges", {vary(&Case::ranks, {2, 3})})
         .slice({smoke}, "smoke",
                {vary(&Case::algorithm, own), vary(&Case::ranks, {1, 2, 3, 4, 8})});

@@ -198,6 +198,14 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
   } else {
     slice({quick}, "transports", {vary(&Case::transport, shown), vary(&Case::ranks, {2})});
   }
+  // Algorithms with few steps at any number of ranks, and the library.
+  const auto of_launch = vary(&Case::algorithm, with_library(headlines));
+  sweep.launch_slice(
+      request, {quick},
+      {of_launch, vary(&Case::transport, transports), vary(&Case::bytes, {{32768}, {8388608}})});
+  sweep.launch_slice(
+      request, {acceptance, paper},
+      {of_launch, vary(&Case::transport, transports), vary(&Case::dtype, floats), sizes});
   slice({quick}, "algorithms", {vary(&Case::algorithm, others), vary(&Case::transport, swept)});
   if (has_traffic)
     slice({quick}, "traffic",

@@ -94,7 +94,7 @@ class Overlap {
     int extent = 512;        // each of the three of the product
   };
 
-  static Sweep<Case> sweep() {
+  static Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
     std::vector<std::string> names;
     for (const Operation operation : operations) names.emplace_back(machine::name(operation));
@@ -110,6 +110,7 @@ class Overlap {
                      : fmt::format("extent {} is not between 1 and 16384", c.extent);
         })
         .slice({quick}, "all-reduce")
+        .launch_slice(request, {quick, acceptance, paper})
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::operation, names),
                 vary(&Case::transport, {Transport::shared_memory, Transport::mpi}),

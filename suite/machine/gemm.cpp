@@ -127,7 +127,7 @@ struct Gemm {
     std::string shape;
   };
 
-  static Sweep<Case> sweep() {
+  static Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
     using enum Dtype;
     const std::string fc1 = "256x3072x768";  // GPT-2's mlp.fc1 on a quarter of its context
@@ -145,6 +145,7 @@ struct Gemm {
         })
         .slice({quick}, "one rank", {dtypes, vary(&Case::shape, {"1024x1024x1024", fc1})})
         .slice({quick}, "two ranks", {vary(&Case::ranks, {2})})
+        .launch_slice(request, {quick, acceptance, paper}, {dtypes})
         .slice({quick}, "edges",
                {vary(&Case::dtype, {bfloat16}), vary(&Case::ranks, {3}),
                 vary(&Case::shape, {"509x127x251"})})

@@ -4,8 +4,10 @@
 // direction: up is to the GPU, down is to the host, both is two copies in two streams. pages:
 // pinned host memory is copied by the GPU while the host continues. Pageable memory passes through
 // a buffer of the driver, and the host waits, so each direction of `both` has its own thread.
-// numa_node: of the host memory; -1 is the kernel's choice, usually the node that the rank runs on.
-// bytes: of each copy. host_device_GBps counts the bytes of one rank in all directions.
+// numa_node: of the host memory; -1 is the kernel's choice, usually the node that the rank runs on,
+// which is the one nearest to its GPU. --numa_node 0:7 measures eight nodes. The note of a case of
+// a node names the node of rank 0's GPU. bytes: of each copy. host_device_GBps counts the bytes of
+// one rank in all directions.
 //
 // The limit is the rate of the GPU's memory, in which each byte is read or written once. The link
 // between host and GPU is slower, and its rate is what this unit measures.
@@ -47,7 +49,7 @@ struct HostDeviceBandwidth {
     bool pinned() const { return pages == "pinned"; }
   };
 
-  static Sweep<Case> sweep() {
+  static Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
     const auto directions = vary(&Case::direction, {"up", "down", "both"});
     const auto pages = vary(&Case::pages, {"pinned", "pageable"});
@@ -66,7 +68,8 @@ struct HostDeviceBandwidth {
         .slice({acceptance, paper}, "matrix",
                {directions, pages, ranks,
                 vary(&Case::bytes, {{4 << 10}, {1 << 20}, {64 << 20}, {512 << 20}})})
-        .slice({acceptance, paper}, "nodes", {directions, vary(&Case::numa_node, {0, 1})})
+        .slice({acceptance, paper}, "nodes", {directions, pages, vary(&Case::numa_node, {0, 1})})
+        .launch_slice(request, {quick, acceptance, paper}, {directions, pages})
         // Neither whole pages nor whole words.
         .slice({quick, smoke}, "edges",
                {directions, pages, vary(&Case::ranks, {3}), vary(&Case::bytes, {{1}, {60035}})})
@@ -143,6 +146,9 @@ struct HostDeviceBandwidth {
   Cost cost() const { return {.memory_bytes = moved(), .working_set_bytes = moved()}; }
 
   void describe(Description& description) {
+    const machine::Place* const place = context_.world.place();
+    if (node_ && place && place->numa_node >= 0)
+      description.note = fmt::format("the GPU of rank 0 is beside NUMA node {}", place->numa_node);
     if (description.seconds > 0)
       description.set("host_device_GBps", moved() / description.seconds / 1e9);
   }

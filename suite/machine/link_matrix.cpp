@@ -47,7 +47,7 @@ class LinkMatrix {
     Bytes bytes;
   };
 
-  static Sweep<Case> sweep() {
+  static Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
     const std::vector<std::string> modes{"together", "alone"};
     const auto transports = vary(&Case::transport, {Transport::shared_memory, Transport::mpi});
@@ -59,6 +59,7 @@ class LinkMatrix {
         .only([](const Case& c) { return c.bytes.value > 0 ? "" : "bytes must be at least 1"; })
         .slice({quick}, "together", {transports, vary(&Case::ranks, {2, 4})})
         .slice({quick}, "alone", {vary(&Case::mode, {"alone"}), vary(&Case::ranks, {4})})
+        .launch_slice(request, {quick, acceptance, paper}, {transports})
         // With three ranks, one has no peer in each round.
         .slice({quick}, "edges", {vary(&Case::ranks, {3}), vary(&Case::bytes, {{1048583}})})
         .slice({acceptance, paper}, "matrix",

@@ -48,7 +48,7 @@ struct MemoryBandwidth {
     }
   };
 
-  static Sweep<Case> sweep() {
+  static Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
     using enum Dtype;
     const std::vector<std::string> kernels{"copy", "triad", "add", "add_to_two"};
@@ -72,6 +72,7 @@ struct MemoryBandwidth {
         .slice({quick}, "triad", {vary(&Case::kernel, {"triad"}), extremes})
         .slice({acceptance, paper}, "matrix",
                {copy_and_triad, vary(&Case::ranks, {1, 2, 3, 4, 8}), vary(&Case::bytes, sizes)})
+        .launch_slice(request, {quick, acceptance, paper}, {copy_and_triad, extremes})
         // The working set is not a whole number of elements per array.
         .slice({quick}, "edges",
                {copy_and_triad, vary(&Case::ranks, {3}), vary(&Case::bytes, {{60035}})})

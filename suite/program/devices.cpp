@@ -3,26 +3,58 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "harness/fingerprint/adapters.h"
 #include "harness/fingerprint/fingerprint.h"
 #include "harness/record/run_json.h"
 #include "machine/base/error.h"
+#include "machine/world/host_topology.h"
+#include "machine/world/places.h"
 
 namespace suite {
 
 void choose_device(machine::World& world, machine::Device::Kind kind) {
   if (kind == machine::Device::Kind::host) return;
-  const auto& [count, why_none] = machine::cuda::present();
-  if (count == 0) throw machine::MachineError(fmt::format("device cuda: {}", why_none));
-  int index = 0;
-  for (int other = 0; other < world.rank(); ++other)
-    index += world.host(other) == world.host(world.rank());
-  world.use_device(machine::cuda::make_device(index % count));
+  // A rank without a GPU also takes part in the exchange.
+  machine::RankOfHost mine{world.start_cores(), {}};
+  std::string why = machine::cuda::present().why_none;
+  try {
+    mine.visible = machine::cuda::gpus();
+  } catch (const machine::MachineError& error) {
+    why = error.what();
+  }
+  std::vector<machine::RankOfHost> of_host;
+  std::size_t index = 0;
+  int rank = 0;
+  for (machine::RankOfHost& theirs : world.all_gather(world.group(), mine)) {
+    if (rank == world.rank()) index = of_host.size();
+    if (world.host(rank++) == world.host(world.rank())) of_host.push_back(std::move(theirs));
+  }
+  if (mine.visible.empty()) throw machine::MachineError(fmt::format("device cuda: {}", why));
+  std::vector<machine::Place> places = machine::places(machine::host_topology(), of_host);
+  const int gpu = places[index].gpu;
+  world.set_places(std::move(places));
+  // Before CUDA and NCCL start threads, which inherit the cores.
+  world.set_active_ranks(world.size());
+  world.use_device(machine::cuda::make_device(gpu));
+  world.set_active_ranks(world.size());
+}
+
+int gpus_of_host() {
+  const int all = harness::gpus_of_driver();
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!visible) return all;
+  const std::string_view names = visible;
+  const auto commas = static_cast<int>(std::ranges::count(names, ','));
+  return names.empty() ? 0 : std::min(all, commas + 1);
 }
 
 void note_gpu_health(machine::World& world, const machine::GpuReading& before,

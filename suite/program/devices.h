@@ -9,14 +9,18 @@
 
 namespace suite {
 
-// Makes this rank compute on such a device. The ranks of a host use its GPUs in turn. Throws
-// machine::MachineError with CUDA's reason if there is no GPU.
+// Makes this rank compute on such a device, and binds it to the cores beside it
+// (machine/world/places.h). Collective. Throws machine::MachineError with CUDA's reason if there is
+// no GPU.
 void choose_device(machine::World& world, machine::Device::Kind kind);
 
 // Adds what the driver says of the ranks' GPUs, `before` the run and now, to environment.json of
 // the run. A disk that is full is no reason to fail. Collective.
 void note_gpu_health(machine::World& world, const machine::GpuReading& before,
                      const std::string& directory);
+// Returns the number of this host's GPUs that CUDA_VISIBLE_DEVICES does not hide. Does not call
+// CUDA.
+int gpus_of_host();
 
 // Notes the GPUs of all hosts, and those of the ranks. Collective.
 void note_gpus(machine::World& world, harness::RunOptions& options);

@@ -23,6 +23,7 @@
 
 #include "harness/report/console.h"
 #include "harness/run/run.h"
+#include "harness/unit/launch_ranks.h"
 #include "machine/base/clock.h"
 #include "machine/base/error.h"
 #include "machine/world/mpi_world.h"
@@ -35,6 +36,7 @@ namespace {
 // Launchers also return 1 when a rank was lost (Open MPI's always, MPICH's if it happens early).
 // So a rank that this program started reports "a case failed" by another number.
 constexpr const char* started_here = "SHARDMARK_STARTED_HERE";
+constexpr const char* launch_ranks_variable = "SHARDMARK_LAUNCH_RANKS";
 constexpr int case_failed_here = 64 + harness::case_failed;
 constexpr double launcher_patience_s = 10;
 
@@ -195,7 +197,8 @@ int wait_for(pid_t child, const std::string& program) {
 
 }  // namespace
 
-int launch(int ranks, const std::vector<std::string>& given, const std::vector<HostSlots>& hosts) {
+int launch(int ranks, const std::vector<std::string>& given, const std::vector<HostSlots>& hosts,
+           const std::vector<int>& launch_ranks) {
   const Launcher launcher = launcher_of(machine::mpi_library());
   std::string list;
   int slots = 0;
@@ -211,6 +214,8 @@ int launch(int ranks, const std::vector<std::string>& given, const std::vector<H
   std::vector<std::string> words{program, "-n", std::to_string(ranks)};
   if (!hosts.empty()) words.insert(words.end(), {launcher.hosts, list});
   words.insert(words.end(), launcher.options.begin(), launcher.options.end());
+  if (!launch_ranks.empty() && machine::mpi_library() == machine::MpiLibrary::openmpi)
+    words.insert(words.end(), {"-x", launch_ranks_variable});
   words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   words.insert(words.end(), given.begin(), given.end());
   std::vector<char*> arguments;
@@ -224,6 +229,8 @@ int launch(int ranks, const std::vector<std::string>& given, const std::vector<H
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the ranks once, through pass_on
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     setenv(started_here, "1", 1);
+    setenv(launch_ranks_variable, harness::launch_ranks_text(launch_ranks).c_str(), 1);
+    if (launch_ranks.empty()) unsetenv(launch_ranks_variable);
     if (winsize size{}; isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
       setenv(harness::columns_variable, std::to_string(size.ws_col).c_str(), 1);
     else
@@ -243,6 +250,13 @@ int launch(int ranks, const std::vector<std::string>& given, const std::vector<H
   const int code = exit_code_of(status);
   // MPICH's mpiexec may return 0 when all ranks end right after the signal.
   return code == harness::accepted && passed_on.load() ? 128 + passed_on.load() : code;
+}
+
+bool started_by_launch() { return std::getenv(started_here) != nullptr; }
+
+std::vector<int> planned_launch_ranks() {
+  const char* const text = started_by_launch() ? std::getenv(launch_ranks_variable) : nullptr;
+  return harness::parse_launch_ranks(text ? text : "");
 }
 
 void handle_signals(std::initializer_list<int> signals, void (*handler)(int), int flags) {
@@ -276,7 +290,7 @@ int together(machine::World& world, const std::function<void()>& work) {
 
 int exit_code_of_rank(int rank, int code) {
   if (machine::mpi_library() == machine::MpiLibrary::openmpi && rank != 0) return harness::accepted;
-  return code == harness::case_failed && std::getenv(started_here) ? case_failed_here : code;
+  return code == harness::case_failed && started_by_launch() ? case_failed_here : code;
 }
 
 }  // namespace suite

@@ -17,8 +17,14 @@ namespace suite {
 // the ranks, which keep their results. Fills `hosts` in order. Without hosts, the launcher places
 // the ranks: on this host, or on those of a Slurm job. Throws machine::MachineError without a
 // launcher, harness::UsageError if the hosts have fewer slots than ranks.
+// launch_ranks: for planned_launch_ranks() of the ranks.
 int launch(int ranks, const std::vector<std::string>& given,
-           const std::vector<HostSlots>& hosts = {});
+           const std::vector<HostSlots>& hosts = {}, const std::vector<int>& launch_ranks = {});
+
+// Whether launch() started this process. Otherwise the user's launcher did, or none.
+bool started_by_launch();
+// The launch_ranks of the launch() that started this process.
+std::vector<int> planned_launch_ranks();
 
 // Calls `handler` on these signals.
 void handle_signals(std::initializer_list<int> signals, void (*handler)(int), int flags = 0);

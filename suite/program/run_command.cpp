@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "harness/compare/comparable.h"
 #include "harness/fingerprint/fingerprint.h"
+#include "harness/fingerprint/nccl_log.h"
 #include "harness/record/run_json.h"
 #include "harness/record/running_case.h"
 #include "harness/record/summary.h"
@@ -21,6 +23,7 @@
 #include "harness/run/run.h"
 #include "harness/run/supervisor.h"
 #include "harness/run/watchdog.h"
+#include "harness/unit/launch_ranks.h"
 #include "harness/unit/unit.h"
 #include "machine/base/error.h"
 #include "machine/world/mpi_world.h"
@@ -124,8 +127,56 @@ std::vector<std::pair<std::string, std::string>> facts(const RunCommandLine& lin
                                                          line.options.max_seconds_per_case))}};
 }
 
-int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>& cases,
-             std::size_t selected, const std::string& configuration) {
+// Returns the cases. Sets `configuration` to the resolved files as JSON (empty without files), and
+// the seed.
+std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::PlanRequest& request,
+                                       std::string& configuration) {
+  if (line.deepspeed_file.empty() && line.megatron_file.empty())
+    return harness::plan_cases(line.units, request);
+  ConfiguredCases configured = configured_cases({.deepspeed_file = line.deepspeed_file,
+                                                 .megatron_file = line.megatron_file,
+                                                 .ignore_unknown = line.ignore_unknown_keys},
+                                                line.units, request);
+  const configuration::Resolved& resolved = configured.resolved;
+  if (resolved.seed && line.seed && *line.seed != *resolved.seed)
+    reject("--seed {} conflicts with {} (seed {})", *line.seed, line.megatron_file, *resolved.seed);
+  if (resolved.seed) line.seed = resolved.seed;
+  if (!machine::under_launcher())
+    for (const std::string& warning : resolved.warnings)
+      complain(0, fmt::format("warning: {}", warning));
+  configuration = json(resolved);
+  return std::move(configured.cases);
+}
+
+// Plans again with the numbers of ranks of a user's launcher, which MPI knows. Does nothing if
+// these add no cases. Returns an exit code, or 0.
+int plan_for_launch(RunCommandLine& line, harness::PlanRequest& request, machine::World& world,
+                    std::vector<harness::PlannedCase>& cases, std::size_t& selected) {
+  request.launch_ranks = harness::launch_ranks(world, request.device);
+  if (request.launch_ranks.empty()) return harness::accepted;
+  return together(world, [&] {
+    std::string same_configuration;
+    cases = plan(line, request, same_configuration);
+    selected = harness::GoogleFront(line.options.google_flags).select(cases).size();
+  });
+}
+
+// Adds to environment.json what NCCL chose, if it reported something. Collective.
+void note_nccl(machine::World& world, const RunCommandLine& line, harness::NcclLog& log,
+               const harness::InjectedVersions& versions, const std::string& out_dir) {
+  const harness::NcclChoice mine = log.end();
+  const std::vector<int> reported = world.all_gather(world.group(), int{!mine.empty()});
+  if (std::ranges::count(reported, 0) == std::ssize(reported)) return;
+  world.set_active_ranks(world.size());  // the binding of the fingerprint
+  const std::string environment =
+      harness::gather_environment(world, how_it_measures(line), versions, mine);
+  if (world.rank() == 0)
+    harness::write_file(out_dir + "/environment.json", environment, world.faults().disk);
+}
+
+int run_rank(RunCommandLine& line, harness::PlanRequest request,
+             std::vector<harness::PlannedCase> cases, std::size_t selected,
+             const std::string& configuration) {
   std::FILE* const text = line.prints_results ? stderr : stdout;
   harness::Console console(text, harness::terminal_of(text, line.color), line.console);
   console.end_after(line.run_seconds());
@@ -137,6 +188,9 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
     const auto world = machine::make_mpi_world(line.patience_s());
     harness::Injection injection(line.faults, *world);
     rank = world->rank();
+    if (!line.scaling && !request.flags.contains("ranks") && !started_by_launch())
+      code = plan_for_launch(line, request, *world, cases, selected);
+    if (code != harness::accepted) return exit_code_of_rank(rank, code);
     // A name that contains the time can differ between ranks.
     out_dir = world->broadcast(world->group(), 0, line.out_dir);
     harness::RunOptions options = line.options;
@@ -174,9 +228,14 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
     std::vector<std::string> names;
     for (const harness::PlannedCase& plan : cases) names.push_back(plan.name);
     harness::Watchdog watchdog(*world, out_dir, line.patience_s(), std::move(names), sink.get());
+    std::optional<harness::NcclLog> nccl_log;
+    if (world->computes_on_gpu()) nccl_log.emplace();
     try {
       code = harness::run(*world, cases, options, console);
       ended = true;
+      // After `environment`, rank 0 may be elsewhere (Unwritten).
+      if (nccl_log && code != harness::environment)
+        note_nccl(*world, line, *nccl_log, injection.versions(), out_dir);
     } catch (const harness::UsageError& error) {
       if (rank == 0) complain(0, error.what());
       code = harness::usage;
@@ -223,25 +282,17 @@ void report_for_the_lost(const std::string& directory, int ranks) {
   complain(harness::rank_lost, failure.text);
 }
 
-// Returns the cases. Sets `configuration` to the resolved files as JSON (empty without files), and
-// the seed.
-std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::PlanRequest& request,
-                                       std::string& configuration) {
-  if (line.deepspeed_file.empty() && line.megatron_file.empty())
-    return harness::plan_cases(line.units, request);
-  ConfiguredCases configured = configured_cases({.deepspeed_file = line.deepspeed_file,
-                                                 .megatron_file = line.megatron_file,
-                                                 .ignore_unknown = line.ignore_unknown_keys},
-                                                line.units, request);
-  const configuration::Resolved& resolved = configured.resolved;
-  if (resolved.seed && line.seed && *line.seed != *resolved.seed)
-    reject("--seed {} conflicts with {} (seed {})", *line.seed, line.megatron_file, *resolved.seed);
-  if (resolved.seed) line.seed = resolved.seed;
-  if (!machine::under_launcher())
-    for (const std::string& warning : resolved.warnings)
-      complain(0, fmt::format("warning: {}", warning));
-  configuration = json(resolved);
-  return std::move(configured.cases);
+// Returns the numbers of ranks of a launch that fills the hosts: one rank per slot of the hostfile,
+// or per GPU of this host.
+std::vector<int> launch_ranks_to_start(const RunCommandLine& line,
+                                       const harness::PlanRequest& request) {
+  std::vector<int> ranks_of_hosts;
+  if (!line.hostfile.empty()) {
+    for (const HostSlots& host : read_hostfile(line.hostfile)) ranks_of_hosts.push_back(host.slots);
+  } else if (request.device == machine::Device::Kind::cuda) {
+    ranks_of_hosts.push_back(gpus_of_host());
+  }
+  return harness::launch_ranks(ranks_of_hosts, request.device);
 }
 
 int run(RunCommandLine line, int argc, char** argv) {
@@ -258,6 +309,8 @@ int run(RunCommandLine line, int argc, char** argv) {
   if (line.scaling && !ranks_said && rank)
     reject("scale under mpiexec or srun requires --ranks (example: --ranks 1,2,4)");
   if (line.scaling) line.scaling->choose(line.units, line.profile, axes);
+  if (!line.scaling && !ranks_said)
+    request.launch_ranks = rank ? planned_launch_ranks() : launch_ranks_to_start(line, request);
   std::string configuration;
   std::vector<harness::PlannedCase> cases = plan(line, request, configuration);
   if (!line.seed) line.seed = harness::RunOptions().seed;
@@ -269,7 +322,9 @@ int run(RunCommandLine line, int argc, char** argv) {
     return rank ? rank->ends(harness::accepted) : harness::accepted;
   }
   check_files(line.options, cases, selected);
-  if (rank) return rank->ends(run_rank(line, cases, selected.size(), configuration));
+  if (rank)
+    return rank->ends(
+        run_rank(line, std::move(request), std::move(cases), selected.size(), configuration));
 
   int ranks = 1;
   for (const std::size_t index : selected) ranks = std::max(ranks, cases[index].ranks);
@@ -278,9 +333,9 @@ int run(RunCommandLine line, int argc, char** argv) {
   // The default directory contains the time, and must be the same for all ranks.
   if (line.out_dir_is_default) again.insert(again.end(), {"--out", line.out_dir});
   if (line.scaling && !ranks_said) again.insert(again.end(), {"--ranks", axes["ranks"]});
-  const int code =
-      launch(ranks, again,
-             line.hostfile.empty() ? std::vector<HostSlots>() : read_hostfile(line.hostfile));
+  const int code = launch(
+      ranks, again, line.hostfile.empty() ? std::vector<HostSlots>() : read_hostfile(line.hostfile),
+      request.launch_ranks);
   if (code == harness::rank_lost) {
     report_for_the_lost(line.out_dir, ranks);
     print_health(line.out_dir);

@@ -86,6 +86,24 @@ class GoodRun(TemporaryFolder):
                          "--no-limits", "--max-seconds", "0.05", "--hostfile", self.path("hosts"), "--out", self.path("run"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_all_ranks_of_a_launch_work(self):
+        with open(self.path("hosts"), "w", encoding="utf-8") as file:
+            file.write("one slots=2\ntwo slots=3\n")
+        units = ("gemm", "memory_bandwidth", "optimizer_step", "link_matrix", "barrier", "all_reduce", "all_to_all")
+        hosts = ["--hostfile", self.path("hosts"), "--benchmark_list_tests"]
+        listed = shardmark("run", *units, *hosts).stdout
+        for unit in units:
+            self.assertRegex(listed, rf"(?m)^{unit}/.*\branks:5\b")
+        self.assertNotIn("ranks:5", shardmark("run", *units, "--benchmark_list_tests").stdout)
+        self.assertNotIn("ranks:5", shardmark("run", *units, "--ranks", "2", *hosts).stdout)
+        # MPI knows how many ranks a user's launcher has started.
+        done = subprocess.run([*LAUNCHER, "-n", "9", PROGRAM, "run", "barrier", "--algorithm", "dissemination", "--transport", "shared_memory",
+                               "--max-seconds", "0.01", "--no-limits", "--out", self.path("run")],
+                              capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, check=False,
+                              env={**os.environ, **NO_FIGURES})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertTrue(any("ranks:9" in case["name"] for case in read_run(self.path("run"))["benchmarks"]))
+
     def test_large_buffers_over_mpi(self):
         # A rank that has received all data sleeps outside MPI, while a peer still waits for its own sends.
         done = shardmark("run", "all_reduce", "all_gather", "--ranks", "3", "--transport", "mpi", "--algorithm", "ring",

@@ -10,6 +10,34 @@ import unittest
 
 from process import LAUNCHER, NO_FIGURES, PROGRAM, TemporaryFolder, read_run, shardmark
 
+# A host with two packages of two cores. hwloc reads it in place of this host, and binds no process.
+GPU = """<object type="PCIDev" gp_index="{0}3" pci_busid="0000:0{0}:00.0" pci_type="0302 [10de:2330] [10de:16c1] a1"
+ pci_link_speed="31.5"/>"""
+ADAPTER = """<object type="PCIDev" gp_index="94" pci_busid="0000:80:00.0" pci_type="0207 [15b3:1021] [15b3:0041] 00"
+ pci_link_speed="31.5"><object type="OSDev" gp_index="95" name="mlx5_0" osdev_type="3"/></object>"""
+BRIDGE = """<object type="Bridge" gp_index="{0}9" bridge_type="0-1" depth="0" bridge_pci="0000:[00-ff]">{1}</object>"""
+
+
+def sets(cores, nodes):
+    return f'cpuset="{cores:#x}" complete_cpuset="{cores:#x}" nodeset="{nodes:#x}" complete_nodeset="{nodes:#x}"'
+
+
+def host_xml(devices):
+    """Returns the host, with the devices of each package."""
+    parts = []
+    for package in (0, 1):
+        cores = "".join(f'<object type="Core" os_index="{core}" {sets(1 << core, 1 << package)} gp_index="{core}01">'
+                        f'<object type="PU" os_index="{core}" {sets(1 << core, 1 << package)} gp_index="{core}02"/></object>'
+                        for core in (2 * package + 4, 2 * package + 5))
+        all_cores, node = 0b11 << (2 * package + 4), 1 << package
+        parts.append(f'<object type="Package" os_index="{package}" {sets(all_cores, node)} gp_index="{package + 4}">'
+                     f'<object type="NUMANode" os_index="{package}" {sets(all_cores, node)} gp_index="{package + 6}" '
+                     f'local_memory="1073741824"/>{cores}{devices[package]}</object>')
+    return (f'<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n<topology version="2.0">'
+            f'<object type="Machine" os_index="0" {sets(0xf0, 3)} allowed_cpuset="0xf0" allowed_nodeset="0x3" gp_index="1">'
+            f'{"".join(parts)}</object></topology>\n')
+
+
 QUICK = ["--max-seconds", "0.01", "--timeout", "30"]
 
 
@@ -29,6 +57,21 @@ class VirtualGpu(TemporaryFolder):
             self.run_units("all_reduce", "--transport", "cuda_ipc", "--ranks", ranks, "--bytes", "8,100000")
             self.assertEqual({case["verdict"] for case in self.cases()}, {"pass"})
             self.assertTrue(all(case["case"]["transport"] == "cuda_ipc" for case in self.cases()))
+
+    def test_ranks_run_beside_their_gpus(self):
+        devices = ["", BRIDGE.format(3, GPU.format(1) + GPU.format(2) + ADAPTER)]
+        with open(self.path("host.xml"), "w", encoding="utf-8") as file:
+            file.write(host_xml(devices))
+        done = shardmark("run", "gemm", "--ranks", "2", "--dtype", "float", "--shape", "64x64x64", "--device", "cuda", *QUICK,
+                         "--out", self.path("run"), timeout=300,
+                         env={**NO_FIGURES, "SHARDMARK_VIRTUAL_GPUS": "2", "HWLOC_XMLFILE": self.path("host.xml")})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        with open(self.path("run/environment.json"), encoding="utf-8") as file:
+            environment = json.load(file)
+        # Blocks of cores would bind rank 0 to the other package.
+        self.assertEqual(environment["same_on_all_ranks"]["place"], {"numa_node": 1, "adapter": "mlx5_0"})
+        self.assertEqual([rank["place"] for rank in environment["ranks"]],
+                         [{"gpu": 0, "bus_id": "0000:01:00.0", "cores": "2"}, {"gpu": 1, "bus_id": "0000:02:00.0", "cores": "3"}])
 
     def test_a_run_says_that_the_gpus_are_virtual(self):
         text = self.run_units("all_reduce", "gemm", "--transport", "cuda_ipc", "--algorithm", "ring", "--ranks", "2", "--bytes", "8",

@@ -78,7 +78,7 @@ struct OptimizerStep {
     std::size_t count() const { return static_cast<std::size_t>(elements); }
   };
 
-  static Sweep<Case> sweep() {
+  static Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
     using enum Dtype;
     const std::vector<Dtype> floating{float32, bfloat16, float16, float64};
@@ -105,6 +105,8 @@ struct OptimizerStep {
     product(acceptance, "matrix", {1, 2}, {1 << 20, 8 << 20});
     product(paper, "matrix", {1, 2}, {1 << 16, 1 << 20, 32 << 20});
     product(smoke, "smoke", {1}, {1, 10007});
+    sweep.launch_slice(request, {quick, acceptance, paper},
+                       {vary(&Case::dtype, {float32, bfloat16})});
     return sweep.slice({quick}, "rules", {vary(&Case::optimizer, {"sgd"})})
         .slice({quick}, "rules",
                {vary(&Case::optimizer, {"adam"}), vary(&Case::decay, {"everywhere"})})

@@ -181,20 +181,6 @@ std::uint64_t identity_of(const cudaDeviceProp& properties) {
   return (halves[0] ^ (halves[1] * 0x9e3779b97f4a7c15u)) | 1;
 }
 
-// Of all devices. Asks once, because asking for the properties of a device takes milliseconds.
-const std::vector<std::uint64_t>& identities() {
-  static const std::vector<std::uint64_t> all = [] {
-    std::vector<std::uint64_t> found;
-    for (int index = 0; index < count(); ++index) {
-      cudaDeviceProp properties;
-      SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
-      found.push_back(identity_of(properties));
-    }
-    return found;
-  }();
-  return all;
-}
-
 #ifdef SHARDMARK_VIRTUAL_GPU
 constexpr std::size_t arena_bytes = 0;  // a guard page follows each tensor
 #else
@@ -317,8 +303,24 @@ Internals internals(Device& device) {
 }
 
 int index_of(std::uint64_t identity) {
-  const auto found = std::ranges::find(identities(), identity);
-  return found == identities().end() ? -1 : static_cast<int>(found - identities().begin());
+  const auto found = std::ranges::find(gpus(), identity, &Gpu::identity);
+  return found == gpus().end() ? -1 : static_cast<int>(found - gpus().begin());
+}
+
+// Asks once, because asking for the properties of a device takes milliseconds.
+const std::vector<Gpu>& gpus() {
+  static const std::vector<Gpu> all = [] {
+    std::vector<Gpu> found;
+    for (int index = 0; index < count(); ++index) {
+      cudaDeviceProp properties;
+      SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
+      found.push_back(
+          {identity_of(properties), fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID,
+                                                properties.pciBusID, properties.pciDeviceID)});
+    }
+    return found;
+  }();
+  return all;
 }
 
 bool built() { return true; }
