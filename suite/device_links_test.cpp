@@ -70,6 +70,21 @@ TEST_P(OverDeviceLinks, Layers) {
     expect_ruled(unit, {{"ranks", "3"}, {"dtype", "float"}}, 3);
 }
 
+TEST_P(OverDeviceLinks, ContextParallelAttention) {
+  for (const char* unit : {"ring_attention", "ulysses_attention"})
+    expect_ruled(unit, {{"ranks", "3"}, {"dtype", "float"}, {"placement", "zigzag"}}, 3);
+}
+
+// The ring's own messages pass through host memory.
+TEST_P(OverDeviceLinks, RingAttentionWithStagedMessages) {
+  expect_ruled("ring_attention",
+               {{"ranks", "3"},
+                {"dtype", "float"},
+                {"placement", "striped"},
+                {"transport", "shared_memory"}},
+               3);
+}
+
 TEST_P(OverDeviceLinks, ZeroSteps) {
   expect_ruled("zero_step", {{"ranks", "3"}, {"zero-stage", "0,1,2,3"}, {"overlap_comm", "off"}},
                3);

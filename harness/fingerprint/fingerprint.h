@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "machine/device/gpu_health.h"
 #include "harness/fingerprint/nccl_log.h"
+#include "machine/device/gpu_health.h"
 #include "machine/world/world.h"
 
 namespace harness {

@@ -111,6 +111,16 @@ class Kernels {
   // d_scores = scale * p * (d_p - sum(d_p * p)), zero above the diagonal; d_scores may be d_p.
   virtual void causal_softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities,
                                        double scale, const Tensor& d_scores) = 0;
+  // Merges attention over a block of keys into attention over other keys, by the logarithms of
+  // their sums of exp (Liu, Zaharia and Abbeel 2023, arXiv:2310.01889):
+  //   sum = log(exp(log_sum_exp) + exp(block_log_sum_exp))
+  //   out = exp(log_sum_exp - sum) out + exp(block_log_sum_exp - sum) block, log_sum_exp = sum
+  // block and out are [queries, head] in batches [sequences, heads], block in a floating dtype, out
+  // in float (double for double), as are the two matrices [sequences * heads, queries] of
+  // logarithms. All columns are contiguous. A query without keys has minus infinity, and its row of
+  // block or out is not read. If both have minus infinity, the row of out is not written.
+  virtual void merge_attention(const Matrix& block, const Matrix& block_log_sum_exp,
+                               const Matrix& out, const Matrix& log_sum_exp) = 0;
 
   // ---- embedding; tokens are int32 [rows]. A token outside [first_row, first_row + table rows)
   // belongs to another rank: its row of out is zero, and its gradient is dropped.

@@ -113,6 +113,7 @@ class QueuedKernels final : public Kernels {
   void rms_norm_backward_input(T, T, T, T, T) override { no(); }
   void rms_norm_backward_weights(T, T, T, T) override { no(); }
   using M = const Matrix&;
+  void merge_attention(M, M, M, M) override { no(); }
   void swiglu(M, M, M) override { no(); }
   void swiglu_backward(M, M, M, M, M) override { no(); }
   void rotary(M, const Rotary&, M) override { no(); }

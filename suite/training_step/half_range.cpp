@@ -132,6 +132,9 @@ class RangeDevice::Watch final : public machine::Kernels {
 
   // These results are not recorded: results in float, results that are not activations, and results
   // of at most 1.
+  void merge_attention(M block, M block_sums, M out, M sums) override {
+    host_.merge_attention(block, block_sums, out, sums);
+  }
   void fill(T out, double value) override { host_.fill(out, value); }
   void cast(T in, T out) override { host_.cast(in, out); }
   void accumulate(T in, T out) override { host_.accumulate(in, out); }

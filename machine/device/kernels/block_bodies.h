@@ -1,9 +1,11 @@
 #pragma once
 // Bodies of newer transformer blocks: RMSNorm by rows (row_bodies.h) and columns
-// (column_kernels.h), SwiGLU and dropout by elements (element_bodies.h), rotation by pairs.
+// (column_kernels.h), SwiGLU and dropout by elements (element_bodies.h), rotation by pairs. The
+// merge of two attentions by rows.
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "machine/device/kernels/fields.h"
 #include "machine/device/kernels/functions.h"
@@ -66,6 +68,71 @@ struct RmsNormBackwardWeights {
   std::int64_t cols;
   SHARDMARK_BOTH Sums<1, Value<T>> operator()(std::int64_t row, std::int64_t col) const {
     return {{widen(d_out[row * cols + col]) * (widen(x[row * cols + col]) * rstd[row])}};
+  }
+};
+
+// Rows are (sequence, head, query). The logarithms are merged by a second kernel, because every
+// lane of a row reads them.
+template <class T>
+struct MergeAttention {
+  using A = Value<T>;
+  // Distances in elements, from row to row and from matrix to matrix of the batch.
+  struct Strides {
+    std::int64_t row, outer, inner;
+    SHARDMARK_BOTH std::int64_t at(std::int64_t sequence, std::int64_t head,
+                                   std::int64_t query) const {
+      return sequence * outer + head * inner + query * row;
+    }
+  };
+
+  const T* block;
+  const A* block_log_sum_exp;
+  A* out;
+  const A* log_sum_exp;
+  Strides of_block, of_out;
+  std::int64_t block_sums, sums;  // elements from matrix to matrix of the logarithms
+  std::int64_t heads, queries, cols;
+
+  template <class Lanes>
+  SHARDMARK_BOTH void operator()(std::int64_t row, const Lanes& lanes) const {
+    constexpr A no_keys = -std::numeric_limits<A>::infinity();
+    const std::int64_t matrix = row / queries, query = row % queries;
+    const std::int64_t sequence = matrix / heads, head = matrix % heads;
+    const A before = log_sum_exp[matrix * sums + query];
+    const A added = block_log_sum_exp[matrix * block_sums + query];
+    if (added == no_keys) return;
+    const T* in = block + of_block.at(sequence, head, query);
+    A* to = out + of_out.at(sequence, head, query);
+    if (before == no_keys) {
+      lanes.each(cols, [=](std::int64_t c) { to[c] = widen(in[c]); });
+      return;
+    }
+    const A top = before < added ? added : before;
+    const A kept = exponential(before - top), joined = exponential(added - top);
+    const A whole = A(1) / (kept + joined);
+    const A of_before = kept * whole, of_added = joined * whole;
+    lanes.each(cols, [=](std::int64_t c) { to[c] = to[c] * of_before + widen(in[c]) * of_added; });
+  }
+};
+
+// Rows are matrices [sequence, head] of logarithms.
+template <class A>
+struct MergeLogSumExp {
+  const A* block_log_sum_exp;
+  A* log_sum_exp;
+  std::int64_t block_sums, sums, queries;
+
+  template <class Lanes>
+  SHARDMARK_BOTH void operator()(std::int64_t matrix, const Lanes& lanes) const {
+    const A* in = block_log_sum_exp + matrix * block_sums;
+    A* to = log_sum_exp + matrix * sums;
+    lanes.each(queries, [=](std::int64_t query) {
+      constexpr A no_keys = -std::numeric_limits<A>::infinity();
+      const A before = to[query], added = in[query], top = before < added ? added : before;
+      const A terms = exponential(before - top) + exponential(added - top);  // NaN without keys
+      const A merged = static_cast<A>(static_cast<double>(top) + log(static_cast<double>(terms)));
+      to[query] = top == no_keys ? no_keys : merged;
+    });
   }
 };
 

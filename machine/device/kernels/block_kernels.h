@@ -70,6 +70,43 @@ class BlockKernels : public ColumnKernels<Launch> {
     });
   }
 
+  void merge_attention(const Matrix& block, const Matrix& block_log_sum_exp, const Matrix& out,
+                       const Matrix& log_sum_exp) override {
+    check_heads("merge_attention", block, {});
+    check_heads("merge_attention", out, {});
+    check_rows("merge_attention", log_sum_exp, {&block_log_sum_exp});
+    check_equal("merge_attention: rows of block and out", block.rows, out.rows);
+    check_equal("merge_attention: columns of block and out", block.cols, out.cols);
+    for (const std::size_t level : {0, 1})
+      check_equal("merge_attention: batches of block and out", block.batch[level],
+                  out.batch[level]);
+    check_equal("merge_attention: matrices and rows of logarithms", out.batch[0] * out.batch[1],
+                log_sum_exp.rows);
+    check_equal("merge_attention: queries and columns of logarithms", out.rows, log_sum_exp.cols);
+    for (const Matrix* sums : {&out, &log_sum_exp})
+      if (sums->dtype != sum_dtype(block.dtype))
+        refuse_dtypes("merge_attention", block.dtype, sums->dtype);
+    visit(block.dtype, [&]<class T>(T) {
+      using A = Value<T>;
+      const auto strides = [](const Matrix& of) {
+        return typename MergeAttention<T>::Strides{of.row_stride, of.batch_stride[0],
+                                                   of.batch_stride[1]};
+      };
+      this->launch_.rows(
+          log_sum_exp.rows * log_sum_exp.cols, block.cols,
+          MergeAttention<T>{static_cast<const T*>(block.data),
+                            static_cast<const A*>(block_log_sum_exp.data),
+                            static_cast<A*>(out.data), static_cast<const A*>(log_sum_exp.data),
+                            strides(block), strides(out), block_log_sum_exp.row_stride,
+                            log_sum_exp.row_stride, block.batch[1], block.rows, block.cols});
+      this->launch_.rows(
+          log_sum_exp.rows, log_sum_exp.cols,
+          MergeLogSumExp<A>{static_cast<const A*>(block_log_sum_exp.data),
+                            static_cast<A*>(log_sum_exp.data), block_log_sum_exp.row_stride,
+                            log_sum_exp.row_stride, log_sum_exp.cols});
+    });
+  }
+
   void rotary(const Matrix& x, const Rotary& options, const Matrix& out) override {
     rotate(x, options, 1, out);
   }

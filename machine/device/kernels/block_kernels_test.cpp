@@ -272,6 +272,85 @@ TEST_P(BlockKernels, Dropout) {
               5 * std::sqrt(0.1 * 0.9 / n));
 }
 
+// The weights of the two parts are e^(sum - top) / total: a difference, an exponential with four
+// roundoffs, a sum, a reciprocal and a product each, then two products and a sum. out and the
+// logarithms are columns of wider matrices. Some rows have no keys on one side: they are copied or
+// kept, and what they do not use is NaN.
+TEST_P(BlockKernels, MergeAttention) {
+  constexpr std::int64_t sequences = 2, heads = 3, queries = 5, head = 7, wider = 9;
+  constexpr double no_keys = -INFINITY;
+  const Tensor block = random({sequences * queries, heads * head}),
+               out = random({sequences * wider, heads * head}, wide()),
+               block_sums = random({sequences * heads, queries}, wide(), -3, 3),
+               sums = random({sequences * heads, wider}, wide(), -3, 3);
+  const auto batch = [](const Tensor& tensor, std::int64_t first, std::int64_t rows) {
+    Matrix m = matrix(tensor);
+    m.data = tensor.slice(first * tensor.cols(), {head}).data();
+    m.rows = queries;
+    m.cols = head;
+    m.batch = {sequences, heads};
+    m.batch_stride = {rows * tensor.cols(), head};
+    return m;
+  };
+  Values added = to_doubles(block_sums), before = to_doubles(sums), x = to_doubles(block),
+         y = to_doubles(out);
+  const auto place = [&](std::int64_t matrix, std::int64_t query, std::int64_t rows,
+                         std::int64_t c) {
+    return at(matrix / heads * rows + query, heads * head, matrix % heads * head + c);
+  };
+  for (std::int64_t m = 0; m < sequences * heads; ++m) {  // queries 0, 1, 2 of every matrix
+    added[at(m, queries, 0)] = before[at(m, wider, 1 + 1)] = no_keys;
+    added[at(m, queries, 2)] = before[at(m, wider, 2 + 1)] = no_keys;
+    added[at(m, queries, 3)] = 4000;  // the other side has a weight of zero
+    for (std::int64_t c = 0; c < head; ++c) {
+      x[place(m, 0, queries, c)] = x[place(m, 2, queries, c)] = NAN;
+      y[place(m, 1 + 1, wider, c)] = NAN;
+    }
+  }
+  from_doubles(block_sums, added);
+  from_doubles(sums, before);
+  from_doubles(block, x);
+  from_doubles(out, y);
+  Matrix some_sums = matrix(sums);
+  some_sums.data = sums.slice(1, {queries}).data();
+  some_sums.cols = queries;
+  kernels().merge_attention(batch(block, 0, queries), matrix(block_sums), batch(out, 1, wider),
+                            some_sums);
+
+  const Values merged = to_doubles(out), logs = to_doubles(sums);
+  for (std::int64_t m = 0; m < sequences * heads; ++m) {
+    EXPECT_EQ(logs[at(m, wider, 0)], before[at(m, wider, 0)]);  // not a column of the call
+    EXPECT_EQ(logs[at(m, wider, 1)], before[at(m, wider, 1)]);
+    EXPECT_EQ(logs[at(m, wider, 3)], no_keys);
+    for (std::int64_t query = 0; query < queries; ++query) {
+      const Real a = before[at(m, wider, query + 1)], b = added[at(m, queries, query)];
+      if (query != 2) {
+        const Real top = std::max(a, b), total = std::exp(a - top) + std::exp(b - top);
+        const Real log = top + std::log(total);
+        expect_within({logs[at(m, wider, query + 1)]}, {log}, {8 * u() * (1 + std::abs(log))},
+                      wide());
+      }
+      for (std::int64_t c = 0; c < head; ++c) {
+        const double got = merged[place(m, query + 1, wider, c)],
+                     old = y[place(m, query + 1, wider, c)], part = x[place(m, query, queries, c)];
+        if (query == 0 || query == 2) {
+          EXPECT_EQ(got, old);
+        } else if (query == 1) {
+          EXPECT_EQ(got, part);
+        } else {
+          const Real top = std::max(a, b), total = std::exp(a - top) + std::exp(b - top);
+          const Real of_old = std::exp(a - top) / total * old,
+                     of_part = std::exp(b - top) / total * part;
+          expect_within(
+              {got}, {of_old + of_part},
+              {1.01L * u() * (std::abs(a - b) + 12) * (std::abs(of_old) + std::abs(of_part))},
+              wide());
+        }
+      }
+    }
+  }
+}
+
 TEST_P(BlockKernels, MismatchesAreRejected) {
   const Tensor x = random({4, 6}), y = random({4, 5}), vector = random({6});
   EXPECT_THROW(kernels().rms_norm(x, vector, 1e-5, y, vector), std::logic_error);
