@@ -78,7 +78,8 @@ class CollectiveUnit {
   // the output. The check then detects a run that writes nothing or leaves its last output. The
   // caches are in the same state as after a run.
   void rehearse(harness::Runner runner);
-  // Compares the output's hash. Returns the wrong elements and their sender, or nothing.
+  // Compares the output's hash, or regenerates the right values where the host cannot read the
+  // output. Returns the wrong elements and their sender, or nothing.
   std::optional<machine::Failure> check(harness::Runner runner);
   void judge(Judge& judge);
   Cost cost() const;
@@ -93,12 +94,15 @@ class CollectiveUnit {
   // Fills the input with the pattern, and the output with a value that is never right.
   void fill(const Buffers& buffers) const;
   void run(const Buffers& buffers) { call(*communicator_, algorithm_, buffers); }
-  Tensor right_output() const;                                 // empty if this rank has no output
+  // Returns the wrong elements of an output of this rank, after the work of the device's stream.
+  WrongElements wrong_in(const Tensor& output) const;
   const std::string& algorithm() const { return algorithm_; }  // the case's, or the choice of auto
   const std::string& note() const { return note_; }
 
  private:
   Question question() const;
+  Tensor right_output() const;  // empty if this rank has no output
+  double bound_of_library() const;
   std::unique_ptr<collectives::Communicator> connect() const;
   Buffers out_of_place();
   void call(collectives::Communicator& communicator, std::string_view algorithm,
@@ -118,6 +122,7 @@ class CollectiveUnit {
   Context& context_;
   std::shared_ptr<const collectives::TrafficMatrix> traffic_;
   std::unique_ptr<collectives::Communicator> communicator_, library_;
+  Tensor errors_;  // of the last check
   harness::PeakMeter memory_;
   std::int64_t count_;  // elements of the whole, of a share, or of the busiest rank
   Buffers buffers_;

@@ -56,7 +56,6 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
     harness::Context context{world_, world_.group(), world_.device(), no_rates_, 0, {}, {}, {}};
     std::unique_ptr<CollectiveUnit> unit;
     Buffers buffers;
-    machine::Tensor right;
     if (row.extent.bytes > 0) {
       const CollectiveCase the_case{world_.size(), transport_,         row.algorithm, dtype,
                                     reduction,     {row.extent.bytes}, root};
@@ -64,20 +63,19 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
       row.algorithm = unit->algorithm();
       row.note = unit->note();
       buffers = unit->buffers();
-      if (arguments_.checks > 0) right = unit->right_output();
     }
-    row.out_of_place = timing(unit.get(), buffers, right, row, /*in_place=*/false);
+    row.out_of_place = timing(unit.get(), buffers, row, /*in_place=*/false);
     if (can_be_in_place(arguments_)) {
       if (unit) buffers = unit->in_place();
-      row.in_place = timing(unit.get(), buffers, right, row, /*in_place=*/true);
+      row.in_place = timing(unit.get(), buffers, row, /*in_place=*/true);
     }
   }
   world_.barrier(world_.group());  // frees the memory that the unit's links shared
   return row;
 }
 
-Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
-                       const Row& row, bool in_place) {
+Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const Row& row,
+                       bool in_place) {
   if (unit && in_place) unit->fill(buffers);  // the unit's constructor fills its own buffers
   std::vector<double> each;
   // A collective without elements returns at once, as in NCCL.
@@ -103,7 +101,7 @@ Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const machi
         times.maxima_us[i] = std::max(times.maxima_us[i], theirs[i]);
     result.iterations = std::move(times);
   }
-  if (arguments_.checks > 0) check(unit, buffers, right, in_place, result);
+  if (arguments_.checks > 0) check(unit, buffers, in_place, result);
   return result;
 }
 
@@ -136,8 +134,7 @@ double Measure::seconds(const std::function<void()>& operation, std::vector<doub
   return all / a.iterations / a.aggregated;
 }
 
-void Measure::check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
-                    bool in_place, Timing& timing) {
+void Measure::check(CollectiveUnit* unit, const Buffers& buffers, bool in_place, Timing& timing) {
   timing.wrong = 0;
   // In place, each timed operation reads the result of the one before, so no right result is known.
   for (int check = in_place ? 0 : -1; check < arguments_.checks && timing.wrong == 0; ++check) {
@@ -147,7 +144,7 @@ void Measure::check(CollectiveUnit* unit, const Buffers& buffers, const machine:
       unit->run(buffers);
       world_.device().stream().synchronize();
     }
-    if (right) mine = wrong_elements(buffers.out, right);
+    if (unit && buffers.out) mine = unit->wrong_in(buffers.out);
     const auto counts = world_.all_gather(world_.group(), mine.count);
     const auto texts = world_.all_gather(world_.group(), mine.text);
     for (std::size_t rank = 0; rank < counts.size(); ++rank) {

@@ -26,13 +26,10 @@ class Measure {
 
  private:
   using Buffers = CollectiveUnit::Buffers;
-  // right: the right output; empty if this rank has none or nothing is checked.
-  Timing timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
-                const Row& row, bool in_place);
+  Timing timing(CollectiveUnit* unit, const Buffers& buffers, const Row& row, bool in_place);
   // Returns the seconds of one operation on this rank. `each`: seconds of every iteration, with -I.
   double seconds(const std::function<void()>& operation, std::vector<double>& each);
-  void check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
-             bool in_place, Timing& timing);
+  void check(CollectiveUnit* unit, const Buffers& buffers, bool in_place, Timing& timing);
 
   machine::World& world_;
   const Arguments& arguments_;
