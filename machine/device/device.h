@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,6 +31,14 @@ class Event {
   virtual double seconds_since(const Event& earlier) const = 0;
 };
 
+// Work that was captured once and is launched any number of times, in the stream that captured it.
+// The memory that the work uses must exist while a launch runs.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch() = 0;
+};
+
 class Stream {
  public:
   virtual ~Stream();
@@ -44,6 +53,15 @@ class Stream {
   virtual std::unique_ptr<Event> record() = 0;
   virtual void wait(const Event& event) = 0;  // later work of this stream starts after event
   virtual void synchronize() = 0;             // the caller waits for all work of this stream
+
+  // Calls queue_work and captures the work that it queues: on this stream, and on other streams
+  // that wait for an event of this one and for which this one waits at the end. The work does not
+  // run. queue_work cannot wait for the device or allocate its memory, and no captured work waits
+  // for an event that was recorded before. So a first call without capture must have made what
+  // later calls keep. Null, without a call, if the device has no graphs.
+  virtual std::unique_ptr<Graph> capture(const std::function<void()>& /*queue_work*/) {
+    return nullptr;
+  }
 
  protected:
   Stream(Device& device, std::unique_ptr<Kernels> kernels);

@@ -140,6 +140,27 @@ template <class... Values>
   throw UsageError(fmt::format(text, std::forward<Values>(values)...));
 }
 
+// A graph repeats only work of the device.
+void check_graph(Arguments& a) {
+  constexpr std::string_view flag = "-G,--cudagraph";
+  if (a.device != machine::Device::Kind::cuda)
+    reject("{} {} requires --device cuda (got host): there are no CUDA graphs on the host", flag,
+           a.graph_launches);
+  const auto transport = a.transport.value_or(machine::Transport::nccl);
+  if (transport != machine::Transport::nccl)
+    reject(
+        "{} {} requires --transport nccl (got {}): the host takes part in each message of other "
+        "transports",
+        flag, a.graph_launches, name(transport));
+  if (a.per_iteration)
+    reject("{} {} conflicts with -I,--per_iter_timing 1: a graph has one time for all iterations",
+           flag, a.graph_launches);
+  if (a.blocking == Blocking::barrier_timed || a.blocking == Blocking::barrier_untimed)
+    reject("{} {} conflicts with -z,--blocking {}: a graph has no barriers", flag, a.graph_launches,
+           static_cast<int>(a.blocking));
+  a.transport = transport;
+}
+
 void check(Arguments& arguments) {
   Arguments& a = arguments;
   if (a.min_bytes < 1) reject("-b,--minbytes must be at least 1 byte");
@@ -161,6 +182,7 @@ void check(Arguments& arguments) {
            a.device == machine::Device::Kind::cuda ? "cuda" : "host", name(library));
   if (a.algorithm == collectives::library) a.transport = library;
   check_algorithm(a.operation, a.algorithm);
+  if (a.graph_launches > 0) check_graph(a);
   if (!a.json_path.empty() && !a.json_path.ends_with(".json"))
     reject("-J,--output_file {}: the name must end in .json", a.json_path);
 
@@ -219,6 +241,9 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
                  "operations checked after the timed ones (1), in addition to the last timed one "
                  "out of place; "
                  "0: no checks");
+  options.number("-G,--cudagraph", "N", a.graph_launches, 0, many,
+                 "launches of a CUDA graph that holds all iterations (0: no graph); requires "
+                 "--device cuda");
   options.text("-o,--op", "NAME", reduction, "sum, prod, max, min, avg or all (sum)");
   options.text("-d,--datatype", "NAME", dtype,
                "float, bfloat16, half, double, int8, uint8, int32, uint32, int64, uint64 or all "
@@ -284,7 +309,6 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
   note(options, "-R,--local_register", a.notes, 0, "buffers are not registered");
   note(options, "-x,--cta_policy", a.notes, -1, "there are no CTAs");
   note(options, "-V,--device_cta_count", a.notes, 16, "there are no CTAs");
-  refuse(options, "-G,--cudagraph", "there are no CUDA graphs on the host");
   refuse(options, "-D,--device_implementation", "there are no device kernels on the host");
   refuse(options, "-M,--memory", "`shardmark run` judges the memory");
   refuse(options, "-u,--unalign", "buffers are aligned to cache lines");

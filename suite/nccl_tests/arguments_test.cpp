@@ -122,7 +122,14 @@ TEST(Arguments, MistakesSuggestTheNearest) {
   says("--transport smp", "'smp'");
   says("--ranks 3 -g 2", "--ranks 3 conflicts with -t 1 times -g 2");
   says("more", "unexpected argument 'more'");
-  for (const char* flag : {"-G 1", "-D 1", "-M 1", "-u 1"}) {
+  says("-G 4", "-G,--cudagraph 4 requires --device cuda (got host)");
+  says("-G 4 --device cuda --transport cuda_ipc", "requires --transport nccl (got cuda_ipc)");
+  says("-G 4 --device cuda -I 1", "conflicts with -I,--per_iter_timing 1");
+  says("-G 4 --device cuda -z 3", "conflicts with -z,--blocking 3");
+  EXPECT_EQ(parse("all_reduce -G 4 --device cuda").graph_launches, 4);
+  EXPECT_EQ(parse("all_reduce -G 4 --device cuda").transport, machine::Transport::nccl);
+  EXPECT_EQ(parse("all_reduce -G 0 --device cuda").transport, std::nullopt);
+  for (const char* flag : {"-D 1", "-M 1", "-u 1"}) {
     EXPECT_NE(mistake(std::string("all_reduce ") + flag), "none") << flag;
     EXPECT_EQ(mistake(std::string("all_reduce ") + flag[0] + flag[1] + " 0"), "none") << flag;
   }

@@ -32,7 +32,7 @@ Json configuration(const Report& report) {
   config["iterations"] = a.iterations;
   config["aggregated_iterations"] = a.aggregated;
   config["validation"] = a.checks;
-  config["graph"] = 0;
+  config["graph"] = a.graph_launches;
   config["blocking_collectives"] = truth(a.blocking != Blocking::no);
   config["per_iter_timing"] = truth(a.per_iteration);
   config["per_iter_skip"] = a.skipped;

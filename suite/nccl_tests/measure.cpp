@@ -79,11 +79,11 @@ Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const Row& 
   if (unit && in_place) unit->fill(buffers);  // the unit's constructor fills its own buffers
   std::vector<double> each;
   // A collective without elements returns at once, as in NCCL.
-  const double mine = seconds(
-      [&] {
-        if (unit) unit->run(buffers);
-      },
-      each);
+  const auto operation = [&] {
+    if (unit) unit->run(buffers);
+  };
+  const double mine = unit && arguments_.graph_launches > 0 ? seconds_of_graph(operation)
+                                                            : seconds(operation, each);
   const std::vector<double> by_rank = world_.all_gather(world_.group(), mine);
   const double time_s = over_ranks(arguments_.over_ranks, by_rank);
 
@@ -134,15 +134,35 @@ double Measure::seconds(const std::function<void()>& operation, std::vector<doub
   return all / a.iterations / a.aggregated;
 }
 
+double Measure::seconds_of_graph(const std::function<void()>& operation) {
+  const Arguments& a = arguments_;
+  machine::Stream& stream = world_.device().stream();
+  // At least one: the first call of a size allocates, which a capture does not allow.
+  for (int i = 0; i < std::max(1, a.warm_up); ++i) operation();
+  stream.synchronize();
+  const auto graph = stream.capture([&] {
+    for (int i = 0; i < a.iterations * a.aggregated; ++i) operation();
+  });
+  meeting_.barrier();
+  stream.synchronize();
+  const double start = machine::steady_s();
+  for (int launch = 0; launch < a.graph_launches; ++launch) graph->launch();
+  stream.synchronize();
+  return (machine::steady_s() - start) / a.iterations / a.aggregated / a.graph_launches;
+}
+
 void Measure::check(CollectiveUnit* unit, const Buffers& buffers, bool in_place, Timing& timing) {
   timing.wrong = 0;
   // In place, each timed operation reads the result of the one before, so no right result is known.
   for (int check = in_place ? 0 : -1; check < arguments_.checks && timing.wrong == 0; ++check) {
     WrongElements mine;
     if (unit && check >= 0) {
+      machine::Stream& stream = world_.device().stream();
       unit->fill(buffers);
-      unit->run(buffers);
-      world_.device().stream().synchronize();
+      const auto graph = arguments_.graph_launches > 0 ? stream.capture([&] { unit->run(buffers); })
+                                                       : std::unique_ptr<machine::Graph>();
+      graph ? graph->launch() : unit->run(buffers);
+      stream.synchronize();
     }
     if (unit && buffers.out) mine = unit->wrong_in(buffers.out);
     const auto counts = world_.all_gather(world_.group(), mine.count);

@@ -4,7 +4,8 @@
 //
 // Collective over the world's group. Every rank gets the same row. Out of place, the output of the
 // last timed operation is checked (nccl-tests does not check it). Then -c operations are checked,
-// each on refilled buffers. The first wrong operation ends the checks.
+// each on refilled buffers. The first wrong operation ends the checks. With -G, the timed
+// operations are launches of a graph that holds all iterations, and a checked operation is a graph.
 
 #include <cstdint>
 #include <functional>
@@ -29,6 +30,7 @@ class Measure {
   Timing timing(CollectiveUnit* unit, const Buffers& buffers, const Row& row, bool in_place);
   // Returns the seconds of one operation on this rank. `each`: seconds of every iteration, with -I.
   double seconds(const std::function<void()>& operation, std::vector<double>& each);
+  double seconds_of_graph(const std::function<void()>& operation);
   void check(CollectiveUnit* unit, const Buffers& buffers, bool in_place, Timing& timing);
 
   machine::World& world_;

@@ -82,10 +82,10 @@ std::string header(const Arguments& a, std::string_view version,
       "# shardmark version {}, with the table of nccl-tests 2.19.6\n"
       "# Collective test starting: {}\n"
       "# nThread {} nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg "
-      "iters: {} validation: {} graph: 0 unalign: 0\n",
+      "iters: {} validation: {} graph: {} unalign: 0\n",
       version, program_of(a.operation), a.threads, a.gpus, a.min_bytes, a.max_bytes,
       factor ? a.step_factor : a.step_bytes, factor ? "factor" : "bytes", a.warm_up, a.iterations,
-      a.aggregated, a.checks);
+      a.aggregated, a.checks, a.graph_launches);
   constexpr std::string_view blocking[] = {
       "", "wait and barrier after each inner iteration (-m)",
       "wait after each inner iteration (-m), no barrier",

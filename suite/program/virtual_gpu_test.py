@@ -105,6 +105,25 @@ class VirtualGpu(TemporaryFolder):
             self.assertIn("# virtual GPUs: the times are not those of hardware\n", done.stdout)
             self.assertIn("# Out of bounds values : 0 OK", done.stdout)
 
+    def test_collective_as_a_graph(self):
+        words = ["--ranks", "2", "--device", "cuda", "-b", "8", "-e", "4K", "-f", "8", "-n", "3", "-w", "0", "-G", "2"]
+        for more in ([], ["--algorithm", "library"]):
+            done = shardmark("collective", "all_reduce", *words, *more)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn(" validation: 1 graph: 2 unalign: 0\n", done.stdout)
+            self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+        done = shardmark("collective", "all_reduce", *words, "--transport", "cuda_ipc")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("-G,--cudagraph 2 requires --transport nccl (got cuda_ipc)", done.stderr)
+
+    def test_graphs_in_a_sweep(self):
+        self.run_units("all_reduce", "send_receive", "--transport", "nccl", "--ranks", "2", "--bytes", "8,100000", "--dtype", "float",
+                       "--graph", "on")
+        self.assertEqual({(case["case"]["graph"], case["verdict"]) for case in self.cases()}, {("on", "pass")})
+        done = shardmark("run", "all_reduce", "--transport", "cuda_ipc", "--graph", "on", "--device", "cuda", "--out", self.path("refused"))
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("graph on requires transport nccl (got cuda_ipc)", done.stderr)
+
 
 if __name__ == "__main__":
     if not re.search(r"^ *CUDA +virtual", shardmark("version").stdout, re.M):

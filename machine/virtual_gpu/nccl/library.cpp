@@ -14,6 +14,7 @@
 
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/graphs.h"
 #include "machine/virtual_gpu/memory.h"
 #include "machine/virtual_gpu/nccl/communicator.h"
 #include "machine/virtual_gpu/nccl/reduce.h"
@@ -150,6 +151,8 @@ ncclResult_t call(Kind kind, const void* input, void* output, std::size_t count,
   const auto queue = queue_of(stream);
   if (result == ncclSuccess && (!queue || queue->device != on->device()))
     result = refused(ncclUnhandledCudaError, "the stream is not one of the communicator's device");
+  if (result == ncclSuccess && may_queue(queue) != cudaSuccess)
+    result = refused(ncclUnhandledCudaError, cudaGetErrorString(cudaGetLastError()));
   if (group.depth == 0)
     return result == ncclSuccess ? launch({{on, queue, {std::move(task)}}}) : result;
   if (result == ncclSuccess) {
