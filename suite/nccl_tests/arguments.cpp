@@ -265,7 +265,8 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
                  "1: also each iteration's own time, the maximum over ranks (0)");
   options.number("-K,--per_iter_skip", "N", a.skipped, 0, many,
                  "first iterations that the columns of -I omit (0)");
-  options.number("-C,--report_cputime", "N", a.cpu_time, 0, 1, "1: name the time cputime (0)");
+  options.number("-C,--report_cputime", "N", a.cpu_time, 0, 1,
+                 "1: the time until the host has queued the operations, as cputime (0)");
   options.number("-S,--report_timestamps", "N", a.timestamps, 0, 1,
                  "1: a column with the time of day (0)");
   options.text(

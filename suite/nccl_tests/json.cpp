@@ -53,6 +53,7 @@ Json timing(const Arguments& arguments, const std::optional<Timing>& measured) {
   if (!measured) return nullptr;
   Json result;
   result[arguments.cpu_time ? "cpu_time" : "time"] = measured->microseconds;
+  if (measured->device_microseconds) result["device_time"] = *measured->device_microseconds;
   result["alg_bw"] = measured->algbw_GBps;
   result["bus_bw"] = measured->busbw_GBps;
   result["nwrong"] = measured->wrong ? Json(*measured->wrong) : Json(nullptr);

@@ -77,24 +77,26 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
 Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const Row& row,
                        bool in_place) {
   if (unit && in_place) unit->fill(buffers);  // the unit's constructor fills its own buffers
-  std::vector<double> each;
   // A collective without elements returns at once, as in NCCL.
   const auto operation = [&] {
     if (unit) unit->run(buffers);
   };
-  const double mine = unit && arguments_.graph_launches > 0 ? seconds_of_graph(operation)
-                                                            : seconds(operation, each);
-  const std::vector<double> by_rank = world_.all_gather(world_.group(), mine);
-  const double time_s = over_ranks(arguments_.over_ranks, by_rank);
+  const Spent mine =
+      unit && arguments_.graph_launches > 0 ? time_graph(operation) : time(operation);
+  const auto of_ranks = [&](double seconds) {
+    return over_ranks(arguments_.over_ranks, world_.all_gather(world_.group(), seconds));
+  };
+  const double time_s = of_ranks(mine.wall), host_s = of_ranks(mine.host);
 
   Timing result;
-  result.microseconds = time_s * 1e6;
+  result.microseconds = (arguments_.cpu_time ? host_s : time_s) * 1e6;
+  if (mine.device) result.device_microseconds = of_ranks(*mine.device) * 1e6;
   result.algbw_GBps = time_s > 0 ? static_cast<double>(row.extent.bytes) / 1e9 / time_s : 0;
   result.busbw_GBps =
       result.algbw_GBps * collectives::bus_factor(arguments_.operation, world_.size());
   if (arguments_.per_iteration) {
     IterationTimes times;
-    times.by_rank_us = world_.all_gather(world_.group(), each);
+    times.by_rank_us = world_.all_gather(world_.group(), mine.iterations_us);
     times.maxima_us = times.by_rank_us.front();
     for (const auto& theirs : times.by_rank_us)
       for (std::size_t i = 0; i < theirs.size(); ++i)
@@ -105,15 +107,22 @@ Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const Row& 
   return result;
 }
 
-double Measure::seconds(const std::function<void()>& operation, std::vector<double>& each) {
+std::unique_ptr<machine::Event> Measure::mark() const {
+  machine::Device& device = world_.device();
+  return device.kind() == machine::Device::Kind::cuda ? device.stream().record() : nullptr;
+}
+
+Measure::Spent Measure::time(const std::function<void()>& operation) {
   const Arguments& a = arguments_;
   machine::Stream& stream = world_.device().stream();
   for (int i = 0; i < a.warm_up; ++i) operation();
   stream.synchronize();
   meeting_.barrier();
 
+  Spent spent;
   const bool apart = a.blocking == Blocking::barrier_untimed;
   double inside = 0;
+  const auto begin = mark();
   const double start = machine::steady_s();
   double before = start;
   for (int iteration = 0; iteration < a.iterations; ++iteration) {
@@ -124,31 +133,44 @@ double Measure::seconds(const std::function<void()>& operation, std::vector<doub
     if (!apart && !a.per_iteration) continue;
     stream.synchronize();
     const double after = machine::steady_s();
-    if (a.per_iteration) each.push_back((after - before) / a.aggregated * 1e6);
+    if (a.per_iteration) spent.iterations_us.push_back((after - before) / a.aggregated * 1e6);
     inside += after - before;
     if (apart) meeting_.barrier();
     before = apart ? machine::steady_s() : after;
   }
+  const double queued = machine::steady_s() - start;
+  const auto end = mark();
   stream.synchronize();
+  const double operations = static_cast<double>(a.iterations) * a.aggregated;
   const double all = apart ? inside : machine::steady_s() - start;
-  return all / a.iterations / a.aggregated;
+  spent.wall = all / operations;
+  spent.host = (apart ? inside : queued) / operations;
+  if (end && !apart) spent.device = end->seconds_since(*begin) / operations;
+  return spent;
 }
 
-double Measure::seconds_of_graph(const std::function<void()>& operation) {
+Measure::Spent Measure::time_graph(const std::function<void()>& operation) {
   const Arguments& a = arguments_;
   machine::Stream& stream = world_.device().stream();
   // At least one: the first call of a size allocates, which a capture does not allow.
   for (int i = 0; i < std::max(1, a.warm_up); ++i) operation();
   stream.synchronize();
   const auto graph = stream.capture([&] {
-    for (int i = 0; i < a.iterations * a.aggregated; ++i) operation();
+    for (std::int64_t i = 0; i < std::int64_t{a.iterations} * a.aggregated; ++i) operation();
   });
   meeting_.barrier();
   stream.synchronize();
+  const double operations = static_cast<double>(a.iterations) * a.aggregated * a.graph_launches;
+  Spent spent;
+  const auto begin = mark();
   const double start = machine::steady_s();
   for (int launch = 0; launch < a.graph_launches; ++launch) graph->launch();
+  spent.host = (machine::steady_s() - start) / operations;
+  const auto end = mark();
   stream.synchronize();
-  return (machine::steady_s() - start) / a.iterations / a.aggregated / a.graph_launches;
+  spent.wall = (machine::steady_s() - start) / operations;
+  if (end) spent.device = end->seconds_since(*begin) / operations;
+  return spent;
 }
 
 void Measure::check(CollectiveUnit* unit, const Buffers& buffers, bool in_place, Timing& timing) {

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "harness/measure/rates.h"
@@ -28,9 +30,15 @@ class Measure {
  private:
   using Buffers = CollectiveUnit::Buffers;
   Timing timing(CollectiveUnit* unit, const Buffers& buffers, const Row& row, bool in_place);
-  // Returns the seconds of one operation on this rank. `each`: seconds of every iteration, with -I.
-  double seconds(const std::function<void()>& operation, std::vector<double>& each);
-  double seconds_of_graph(const std::function<void()>& operation);
+  // The seconds of one operation on this rank. On a GPU, the host queues operations and continues.
+  struct Spent {
+    double wall = 0, host = 0;            // until all have ended, until all were queued
+    std::optional<double> device{};       // between events before the first and after the last
+    std::vector<double> iterations_us{};  // of every iteration, with -I
+  };
+  Spent time(const std::function<void()>& operation);
+  Spent time_graph(const std::function<void()>& operation);
+  std::unique_ptr<machine::Event> mark() const;
   void check(CollectiveUnit* unit, const Buffers& buffers, bool in_place, Timing& timing);
 
   machine::World& world_;

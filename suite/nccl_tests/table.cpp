@@ -152,6 +152,13 @@ std::string line(const Arguments& arguments, const Row& row, std::string_view no
   };
   where("out-of-place", row.out_of_place);
   where("in-place", row.in_place);
+  const auto device_time = [](const std::optional<Timing>& timing) {
+    return timing && timing->device_microseconds ? fitted(*timing->device_microseconds, 7)
+                                                 : fmt::format("{:>7}", "N/A");
+  };
+  if (row.out_of_place && row.out_of_place->device_microseconds)
+    text += fmt::format("# device time (us): out-of-place {}, in-place {}\n",
+                        device_time(row.out_of_place), device_time(row.in_place));
   if (!row.note.empty()) text += fmt::format("# {}\n", row.note);
   return text;
 }

@@ -104,6 +104,16 @@ class VirtualGpu(TemporaryFolder):
             self.assertRegex(done.stdout, r"\[cuda\] cuda:1: virtual GPU")
             self.assertIn("# virtual GPUs: the times are not those of hardware\n", done.stdout)
             self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+            rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#") and line]
+            self.assertEqual({len(row) for row in rows}, {13})
+            times = re.findall(r"^# device time \(us\): out-of-place +([0-9.]+), in-place +([0-9.]+)$", done.stdout, re.M)
+            self.assertEqual(len(times), len(rows))
+
+    def test_a_message_larger_than_the_memory_is_an_error(self):
+        done = shardmark("collective", "all_reduce", "--ranks", "2", "--device", "cuda", "-b", "16G", "-e", "16G",
+                         env={"SHARDMARK_VIRTUAL_GPUS": "2,memory=64MiB"})
+        self.assertNotIn(done.returncode, (0, 7), done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"out of memory on cuda:\d[^\n]*cannot allocate 17179869184 bytes of buffers")
 
     def test_collective_as_a_graph(self):
         words = ["--ranks", "2", "--device", "cuda", "-b", "8", "-e", "4K", "-f", "8", "-n", "3", "-w", "0", "-G", "2"]
