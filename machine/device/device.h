@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -102,6 +103,10 @@ class Device {
   // it uses the memory. Freeing waits for no stream: memory is used again after the work that all
   // streams have queued before.
   Memory allocate(std::size_t bytes, Category category);
+  // Memory of this device that other code allocated and release() frees. It is counted like the
+  // memory of allocate. release() is called when all work of stream() has ended, and does not
+  // throw.
+  Memory adopt(void* data, std::size_t bytes, Category category, std::function<void()> release);
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
 
@@ -137,12 +142,14 @@ class Device {
   friend class Memory;
   virtual void* do_allocate(std::size_t bytes) = 0;  // null when exhausted; aligned to 64 bytes
   virtual void do_free(void* data, std::size_t bytes) = 0;
+  void take_back(void* data, std::size_t bytes);
 
   Kind kind_;
   int threads_ = 1;
   Faults* faults_ = nullptr;
   std::atomic<std::uint32_t>* wait_count_ = nullptr;
   Ledger ledger_;
+  std::map<void*, std::function<void()>> adopted_;  // release() by address
 };
 
 // The source of a host device's memory, aligned to 64 bytes: the heap, a segment that peers map, …

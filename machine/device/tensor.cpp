@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "machine/base/error.h"
 
@@ -35,6 +36,15 @@ Tensor::Tensor(Device& device, Dtype dtype, Shape shape, Category category)
       data_(memory_->data()),
       dtype_(dtype),
       shape_(shape) {}
+
+Tensor::Tensor(Memory memory, Dtype dtype, Shape shape)
+    : memory_(std::make_shared<Memory>(std::move(memory))),
+      device_(&memory_->device()),
+      data_(memory_->data()),
+      dtype_(dtype),
+      shape_(shape) {
+  SHARDMARK_CHECK(bytes(), <=, memory_->bytes());
+}
 
 void Tensor::check_type(Dtype wanted) const { SHARDMARK_CHECK(name(dtype_), ==, name(wanted)); }
 

@@ -30,12 +30,17 @@ namespace {
 std::mutex mutex;  // of the handles
 std::set<ncclComm_t> handles;
 
+}  // namespace
+
 std::shared_ptr<Communicator> end_of(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
   if (handles.contains(comm)) return comm->end;
   refused(ncclInvalidArgument, "not a communicator, or a destroyed one");
   return nullptr;
 }
+
+namespace {
+
 ncclComm_t handle_of(std::shared_ptr<Communicator> end) {
   const std::lock_guard lock(mutex);
   return *handles.insert(new ncclComm{std::move(end)}).first;
