@@ -100,12 +100,26 @@ collectives::Call CollectiveUnit::call_of_rank() const {
 
 CollectiveUnit::Buffers CollectiveUnit::out_of_place() {
   const auto buffer = [&](Extent extent, std::int64_t elements) {
+    if (case_.registered != machine::Registered::no)
+      return registered_buffer(extent != Extent::none, elements);
     if (extent == Extent::none) return Tensor();
     return Tensor(context_.device, case_.dtype, {elements}, Category::buffers);
   };
   const collectives::Extents held = extents(operation_, call_of_rank());
   const auto elements = collectives::buffer_elements(operation_, call_of_rank(), count_);
   return {buffer(held.input, elements.input), buffer(held.output, elements.output)};
+}
+
+// All ranks register the same bytes, also a rank that has no such buffer. The unit keeps them, so
+// all ranks release them in one order.
+Tensor CollectiveUnit::registered_buffer(bool held, std::int64_t elements) {
+  const auto of_ranks = context_.world.all_gather(context_.group, held ? elements : 0);
+  const std::int64_t most = std::max<std::int64_t>(1, *std::ranges::max_element(of_ranks));
+  const std::size_t bytes = static_cast<std::size_t>(most) * size_of(case_.dtype);
+  const Tensor& whole = registered_.emplace_back(
+      communicator_->link().allocate_registered(bytes, Category::buffers, case_.registered),
+      case_.dtype, machine::Shape{most});
+  return held ? whole.slice(0, {elements}) : Tensor();
 }
 
 CollectiveUnit::Buffers CollectiveUnit::in_place() {

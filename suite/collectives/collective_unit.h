@@ -36,8 +36,9 @@ struct CollectiveCase {
   harness::Bytes bytes{};
   int root = 0;  // an axis if the operation has a root
   std::string inner{collectives::automatic};
-  std::string traffic{};  // of all_to_all_v
-  bool graph = false;     // an axis on GPUs: runs are launches of a captured call
+  std::string traffic{};             // of all_to_all_v
+  bool graph = false;                // an axis on GPUs: runs are launches of a captured call
+  machine::Registered registered{};  // the memory of the buffers
 };
 
 // Returns the names of the operation's algorithms.
@@ -110,6 +111,7 @@ class CollectiveUnit {
   double bound_of_library() const;
   std::unique_ptr<collectives::Communicator> connect() const;
   Buffers out_of_place();
+  Tensor registered_buffer(bool held, std::int64_t elements);
   void call(collectives::Communicator& communicator, std::string_view algorithm,
             const Buffers& buffers);
   std::int64_t mark_stride(const Tensor& tensor) const;
@@ -132,7 +134,8 @@ class CollectiveUnit {
   std::unique_ptr<machine::Graph> graph_, library_graph_;  // with the axis graph
   Tensor errors_;                                          // of the last check
   harness::PeakMeter memory_;
-  std::int64_t count_;  // elements of the whole, of a share, or of the busiest rank
+  std::int64_t count_;              // elements of the whole, of a share, or of the busiest rank
+  std::vector<Tensor> registered_;  // in the order in which all ranks made them
   Buffers buffers_;
   std::string algorithm_;
   std::string note_;

@@ -161,6 +161,23 @@ void check_graph(Arguments& a) {
   a.transport = transport;
 }
 
+void check_registered(Arguments& a) {
+  const int said = static_cast<int>(a.registered);
+  if (a.device != machine::Device::Kind::cuda) {
+    a.notes.push_back(fmt::format(
+        "-R,--local_register {} has no effect here: NCCL registers device memory", said));
+    a.registered = machine::Registered::no;
+    return;
+  }
+  const auto transport = a.transport.value_or(machine::Transport::nccl);
+  if (transport != machine::Transport::nccl)
+    reject("-R,--local_register {} requires --transport nccl (got {})", said, name(transport));
+  a.transport = transport;
+  a.notes.push_back(fmt::format(
+      "-R {}: memory of ncclMemAlloc, {}", said,
+      a.registered == machine::Registered::buffer ? "ncclCommRegister" : "ncclCommWindowRegister"));
+}
+
 void check(Arguments& arguments) {
   Arguments& a = arguments;
   if (a.min_bytes < 1) reject("-b,--minbytes must be at least 1 byte");
@@ -183,6 +200,7 @@ void check(Arguments& arguments) {
   if (a.algorithm == collectives::library) a.transport = library;
   check_algorithm(a.operation, a.algorithm);
   if (a.graph_launches > 0) check_graph(a);
+  if (a.registered != machine::Registered::no) check_registered(a);
   if (!a.json_path.empty() && !a.json_path.ends_with(".json"))
     reject("-J,--output_file {}: the name must end in .json", a.json_path);
 
@@ -244,6 +262,10 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
   options.number("-G,--cudagraph", "N", a.graph_launches, 0, many,
                  "launches of a CUDA graph that holds all iterations (0: no graph); requires "
                  "--device cuda");
+  options.number(
+      "-R,--local_register", "N", a.registered, 0, 2,
+      "1: memory of ncclMemAlloc and ncclCommRegister; 2: ncclCommWindowRegister (0); no "
+      "effect on the host");
   options.text("-o,--op", "NAME", reduction, "sum, prod, max, min, avg or all (sum)");
   options.text("-d,--datatype", "NAME", dtype,
                "float, bfloat16, half, double, int8, uint8, int32, uint32, int64, uint64 or all "
@@ -307,7 +329,6 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
   options.number("-p,--parallel_init", "N", a.parallel_init, 0, 1,
                  "accepted with a note: ranks are processes");
   note(options, "-y,--stream_null", a.notes, 0, "there are no CUDA streams");
-  note(options, "-R,--local_register", a.notes, 0, "buffers are not registered");
   note(options, "-x,--cta_policy", a.notes, -1, "there are no CTAs");
   note(options, "-V,--device_cta_count", a.notes, 16, "there are no CTAs");
   refuse(options, "-D,--device_implementation", "there are no device kernels on the host");

@@ -41,9 +41,10 @@ struct Arguments {
   std::int64_t step_bytes = 1 << 20;
   std::int64_t step_factor = 1;  // above 1: instead of step_bytes
   int iterations = 20, aggregated = 1, warm_up = 1;
-  int cycles = 1;          // 0: until a signal
-  int checks = 1;          // 0: no value is checked
-  int graph_launches = 0;  // -G: of a graph that holds all iterations; 0: no graph
+  int cycles = 1;                    // 0: until a signal
+  int checks = 1;                    // 0: no value is checked
+  machine::Registered registered{};  // -R: the memory of the buffers
+  int graph_launches = 0;            // -G: of a graph that holds all iterations; 0: no graph
   OverRanks over_ranks = OverRanks::average;
   Blocking blocking = Blocking::no;
   bool per_iteration = false;  // -I

@@ -123,6 +123,11 @@ TEST(Arguments, MistakesSuggestTheNearest) {
   says("--transport smp", "'smp'");
   says("--ranks 3 -g 2", "--ranks 3 conflicts with -t 1 times -g 2");
   says("more", "unexpected argument 'more'");
+  says("-R 3", "is '3'; expected a whole number from 0 to 2");
+  says("-R 1 --device cuda --transport cuda_ipc", "requires --transport nccl (got cuda_ipc)");
+  EXPECT_EQ(parse("all_reduce -R 2 --device cuda").registered, machine::Registered::window);
+  EXPECT_EQ(parse("all_reduce -R 2 --device cuda").transport, machine::Transport::nccl);
+  EXPECT_EQ(parse("all_reduce -R 2").registered, machine::Registered::no);
   says("-G 4", "-G,--cudagraph 4 requires --device cuda (got host)");
   says("-G 4 --device cuda --transport cuda_ipc", "requires --transport nccl (got cuda_ipc)");
   says("-G 4 --device cuda -I 1", "conflicts with -I,--per_iter_timing 1");

@@ -57,8 +57,9 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
     std::unique_ptr<CollectiveUnit> unit;
     Buffers buffers;
     if (row.extent.bytes > 0) {
-      const CollectiveCase the_case{world_.size(), transport_,         row.algorithm, dtype,
-                                    reduction,     {row.extent.bytes}, root};
+      CollectiveCase the_case{world_.size(), transport_,         row.algorithm, dtype,
+                              reduction,     {row.extent.bytes}, root};
+      the_case.registered = arguments_.registered;
       unit = std::make_unique<CollectiveUnit>(operation, the_case, context, parts);
       row.algorithm = unit->algorithm();
       row.note = unit->note();

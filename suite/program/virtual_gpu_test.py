@@ -126,6 +126,16 @@ class VirtualGpu(TemporaryFolder):
         self.assertEqual(done.returncode, 2)
         self.assertIn("-G,--cudagraph 2 requires --transport nccl (got cuda_ipc)", done.stderr)
 
+    def test_collective_on_registered_buffers(self):
+        for operation in ("all_reduce", "gather", "alltoallv"):
+            for kind in ("1", "2"):
+                for more in ([], ["--algorithm", "library"]):
+                    done = shardmark("collective", operation, "--ranks", "2", "--device", "cuda", "-b", "8", "-e", "4K", "-f", "16",
+                                     "-n", "2", "-R", kind, *more)
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                    self.assertIn(f"# -R {kind}: memory of ncclMemAlloc, ", done.stdout)
+                    self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+
     def test_graphs_in_a_sweep(self):
         self.run_units("all_reduce", "send_receive", "--transport", "nccl", "--ranks", "2", "--bytes", "8,100000", "--dtype", "float",
                        "--graph", "on")
