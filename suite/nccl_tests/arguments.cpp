@@ -218,6 +218,8 @@ void check(Arguments& arguments) {
     a.notes.push_back(fmt::format("-r has no effect here: {} has no root", operation));
   if (a.operation == Operation::all_to_all_v)
     a.notes.push_back(fmt::format("traffic: {}", a.traffic_or_default()));
+  if (a.device == machine::Device::Kind::cuda && a.threads * a.gpus > 1)
+    a.notes.emplace_back("-t and -g: each GPU has a process of its own");
   if (a.parallel_init)
     a.notes.emplace_back("-p 1 has no effect here: ranks are processes, which start together");
   if (a.cpu_time && a.device == machine::Device::Kind::host)
