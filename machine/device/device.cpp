@@ -48,6 +48,26 @@ Memory Device::allocate(std::size_t bytes, Category category) {
   return Memory(*this, data, bytes, category);
 }
 
+Memory Device::adopt(void* data, std::size_t bytes, Category category,
+                     std::function<void()> release) {
+  adopted_[data] = std::move(release);
+  ledger_.add(category, bytes);
+  return Memory(*this, data, bytes, category);
+}
+
+void Device::take_back(void* data, std::size_t bytes) {
+  const auto found = adopted_.find(data);
+  if (found == adopted_.end()) return do_free(data, bytes);
+  const std::function<void()> release = std::move(found->second);
+  adopted_.erase(found);
+  try {
+    stream_->synchronize();
+  } catch (const MachineError&) {
+    // The device is lost. The next call reports it.
+  }
+  release();
+}
+
 namespace cuda {
 namespace {
 

@@ -11,6 +11,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -32,6 +34,14 @@ class Event {
   virtual double seconds_since(const Event& earlier) const = 0;
 };
 
+// Work that was captured once and is launched any number of times, in the stream that captured it.
+// The memory that the work uses must exist while a launch runs.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch() = 0;
+};
+
 class Stream {
  public:
   virtual ~Stream();
@@ -46,6 +56,15 @@ class Stream {
   virtual std::unique_ptr<Event> record() = 0;
   virtual void wait(const Event& event) = 0;  // later work of this stream starts after event
   virtual void synchronize() = 0;             // the caller waits for all work of this stream
+
+  // Calls queue_work and captures the work that it queues: on this stream, and on other streams
+  // that wait for an event of this one and for which this one waits at the end. The work does not
+  // run. queue_work cannot wait for the device or allocate its memory, and no captured work waits
+  // for an event that was recorded before. So a first call without capture must have made what
+  // later calls keep. Null, without a call, if the device has no graphs.
+  virtual std::unique_ptr<Graph> capture(const std::function<void()>& /*queue_work*/) {
+    return nullptr;
+  }
 
  protected:
   Stream(Device& device, std::unique_ptr<Kernels> kernels);
@@ -97,6 +116,10 @@ class Device {
   // it uses the memory. Freeing waits for no stream: memory is used again after the work that all
   // streams have queued before.
   Memory allocate(std::size_t bytes, Category category);
+  // Memory of this device that other code allocated and release() frees. It is counted like the
+  // memory of allocate. release() is called when all work of stream() has ended, and does not
+  // throw.
+  Memory adopt(void* data, std::size_t bytes, Category category, std::function<void()> release);
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
 
@@ -132,12 +155,14 @@ class Device {
   friend class Memory;
   virtual void* do_allocate(std::size_t bytes) = 0;  // null when exhausted; aligned to 64 bytes
   virtual void do_free(void* data, std::size_t bytes) = 0;
+  void take_back(void* data, std::size_t bytes);
 
   Kind kind_;
   int threads_ = 1;
   Faults* faults_ = nullptr;
   std::atomic<std::uint32_t>* wait_count_ = nullptr;
   Ledger ledger_;
+  std::map<void*, std::function<void()>> adopted_;  // release() by address
 };
 
 // The source of a host device's memory, aligned to 64 bytes: the heap, a segment that peers map, …

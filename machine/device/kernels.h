@@ -12,6 +12,7 @@
 
 #include "machine/device/flash_attention.h"
 #include "machine/device/gemm.h"
+#include "machine/device/pattern.h"
 #include "machine/device/reduction.h"
 #include "machine/device/tensor.h"
 
@@ -84,6 +85,15 @@ class Kernels {
                            double stddev) = 0;
   virtual void fill_uniform(const Tensor& out, std::uint64_t seed, Region region, double low,
                             double high) = 0;
+
+  // ---- the numbers with which collectives are checked (pattern.h), of the pattern's dtype
+  // out = the rank's input from element `first` on.
+  virtual void fill_pattern(const Tensor& out, const Pattern& pattern, int rank,
+                            std::int64_t first) = 0;
+  // Adds the errors of the part's elements of `output`. errors: the words of a PatternErrors,
+  // uint64 on this device. bound: 0, or the largest error of an element that is not wrong.
+  virtual void check_pattern(const Tensor& output, const Pattern& pattern, const PatternPart& part,
+                             double bound, const Tensor& errors) = 0;
 
   // ---- linear
   virtual void add_bias(const Tensor& x, const Tensor& bias,

@@ -35,7 +35,7 @@ void Ledger::reset_peaks() {
 Memory::~Memory() {
   if (!data_) return;
   device_->ledger_.remove(category_, bytes_);
-  device_->do_free(data_, bytes_);
+  device_->take_back(data_, bytes_);
 }
 
 }  // namespace machine

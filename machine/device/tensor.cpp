@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "machine/base/error.h"
 
@@ -35,6 +36,15 @@ Tensor::Tensor(Device& device, Dtype dtype, Shape shape, Category category)
       data_(memory_->data()),
       dtype_(dtype),
       shape_(shape) {}
+
+Tensor::Tensor(Memory memory, Dtype dtype, Shape shape)
+    : memory_(std::make_shared<Memory>(std::move(memory))),
+      device_(&memory_->device()),
+      data_(memory_->data()),
+      dtype_(dtype),
+      shape_(shape) {
+  SHARDMARK_CHECK(bytes(), <=, memory_->bytes());
+}
 
 void Tensor::check_type(Dtype wanted) const { SHARDMARK_CHECK(name(dtype_), ==, name(wanted)); }
 
@@ -107,41 +117,68 @@ namespace {
 
 // FNV-1a over words of eight bytes. Eight lanes overlap their multiplications. The last words are
 // zero-padded. The length distinguishes equal padded data.
-std::uint64_t hash_of(std::span<const unsigned char> bytes) {
-  constexpr std::size_t lanes = 8, stride = 8 * lanes;
-  constexpr std::uint64_t prime = 0x100000001b3u;
-  std::uint64_t states[lanes];
-  for (std::size_t lane = 0; lane < lanes; ++lane) states[lane] = 0xcbf29ce484222325u + lane;
-  const auto add = [&](const std::uint64_t(&words)[lanes]) {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      states[lane] = (states[lane] ^ words[lane]) * prime;
-      states[lane] ^= states[lane] >> 32;
-    }
-  };
-  std::uint64_t words[lanes];
-  std::size_t done = 0;
-  for (; done + stride <= bytes.size(); done += stride) {
-    std::memcpy(words, bytes.data() + done, stride);
-    add(words);
+class Hash {
+ public:
+  static constexpr std::size_t lanes = 8, stride = 8 * lanes;
+
+  Hash() {
+    for (std::size_t lane = 0; lane < lanes; ++lane) states_[lane] = 0xcbf29ce484222325u + lane;
   }
-  if (done < bytes.size()) {
+  // All parts but the last are multiples of `stride` bytes.
+  void add(std::span<const unsigned char> bytes) {
+    std::uint64_t words[lanes];
+    std::size_t done = 0;
+    for (; done + stride <= bytes.size(); done += stride) {
+      std::memcpy(words, bytes.data() + done, stride);
+      add_words(words);
+    }
+    size_ += bytes.size();
+    if (done == bytes.size()) return;
     std::fill_n(words, lanes, 0);
     std::memcpy(words, bytes.data() + done, bytes.size() - done);
-    add(words);
+    add_words(words);
   }
-  std::uint64_t state = bytes.size();
-  for (const std::uint64_t lane : states) {
-    state = (state ^ lane) * prime;
-    state ^= state >> 32;
+  std::uint64_t value() const {
+    std::uint64_t state = size_;
+    for (const std::uint64_t lane : states_) {
+      state = (state ^ lane) * prime;
+      state ^= state >> 32;
+    }
+    return state;
   }
-  return state;
-}
+
+ private:
+  static constexpr std::uint64_t prime = 0x100000001b3u;
+  void add_words(const std::uint64_t (&words)[lanes]) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      states_[lane] = (states_[lane] ^ words[lane]) * prime;
+      states_[lane] ^= states_[lane] >> 32;
+    }
+  }
+  std::uint64_t states_[lanes];
+  std::size_t size_ = 0;
+};
 
 }  // namespace
 
 std::uint64_t hash(const Tensor& tensor) {
-  if (tensor && !tensor.device().readable_by_host()) return hash_of(bytes_of(tensor));
-  return hash_of({static_cast<const unsigned char*>(tensor.data()), tensor.bytes()});
+  Hash whole;
+  if (!tensor || tensor.device().readable_by_host()) {
+    whole.add({static_cast<const unsigned char*>(tensor.data()), tensor.bytes()});
+    return whole.value();
+  }
+  // In parts, so that the host's memory does not grow with the tensor.
+  constexpr std::size_t part_bytes = std::size_t{16} << 20;
+  static_assert(part_bytes % Hash::stride == 0);
+  Stream& stream = tensor.device().stream();
+  std::vector<unsigned char> part(std::min(part_bytes, tensor.bytes()));
+  for (std::size_t done = 0; done < tensor.bytes(); done += part.size()) {
+    const std::size_t bytes = std::min(part.size(), tensor.bytes() - done);
+    stream.copy(part.data(), static_cast<const std::byte*>(tensor.data()) + done, bytes);
+    stream.synchronize();
+    whole.add({part.data(), bytes});
+  }
+  return whole.value();
 }
 
 }  // namespace machine

@@ -1,7 +1,10 @@
 #include "machine/link/link.h"
 
+#include <fmt/format.h>
+
 #include <stdexcept>
 
+#include "machine/base/error.h"
 #include "machine/device/device.h"
 
 namespace machine {
@@ -21,6 +24,10 @@ Traffic& Traffic::operator+=(const Traffic& other) {
 
 bool Link::stages(const Device& device) const {
   return stream() == nullptr && !device.readable_by_host();
+}
+
+Memory Link::allocate_registered(std::size_t, Category, Registered) {
+  throw MachineError(fmt::format("transport {} registers no memory; use nccl", name(transport())));
 }
 
 std::uint64_t Link::send(int peer, const void* data, std::size_t bytes) {

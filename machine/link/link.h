@@ -43,6 +43,10 @@ constexpr bool between_devices(Transport transport) {
   return transport == Transport::cuda_ipc || transport == Transport::nccl;
 }
 
+// Memory that NCCL registers, so that transfers need no copy: with ncclCommRegister, or as a window
+// of all ranks with ncclCommWindowRegister.
+enum class Registered : unsigned char { no, buffer, window };
+
 struct Traffic {
   std::uint64_t bytes_sent = 0, messages_sent = 0, bytes_received = 0, messages_received = 0;
   bool operator==(const Traffic&) const = default;
@@ -75,6 +79,11 @@ class Link {
   virtual Stream* stream() const { return nullptr; }
   // Whether memory of the device must pass through host memory.
   bool stages(const Device& device) const;
+
+  // Allocates memory of the transport's own kind and registers it, until the memory is freed, which
+  // must be before the link ends. Collective, with the same bytes on all ranks. Throws MachineError
+  // if the transport has no such memory.
+  virtual Memory allocate_registered(std::size_t bytes, Category category, Registered how);
 
   // Whether a send completes only after its receive starts. The call order alone can deadlock then,
   // so messages are exchanged in groups. A group starts when all its transfers can start

@@ -41,6 +41,8 @@ cudaStream_t NcclLink::queue() const { return cuda::internals(*wiring_.device).s
 
 void NcclLink::make_current() const { cuda::make_current(index_); }
 
+void NcclLink::make_current_to_free() const noexcept { cudaSetDevice(index_); }
+
 void NcclLink::abort() {
   if (wiring_.communicator) wiring_.communicators->abort(group(), wiring_.communicator);
   wiring_.communicator = nullptr;

@@ -34,6 +34,7 @@ class NcclLink final : public Link {
   Transport transport() const override { return Transport::nccl; }
   Stream* stream() const override { return &wiring_.device->stream(); }
   bool is_rendezvous() const override { return true; }
+  Memory allocate_registered(std::size_t bytes, Category category, Registered how) override;
 
   // For direct NCCL calls, on queue() of the device that make_current() selects. Throws
   // MachineError if the communicator was aborted.
@@ -78,6 +79,7 @@ class NcclLink final : public Link {
   const void* do_receive_in_place(int peer, std::size_t bytes) override;
   void do_release(int) override {}
 
+  void make_current_to_free() const noexcept;
   void check(ncclResult_t result, const char* call, int peer, std::size_t bytes);
   void abort();
 

@@ -84,6 +84,49 @@ TEST_P(NcclLinks, EveryMessageArrivesInStreamOrder) {
   });
 }
 
+// Messages of a ring from and to registered memory, also as a graph. The memory deregisters itself.
+TEST_P(NcclLinks, RegisteredMemoryIsReleasedWithTheMemory) {
+  for (const Registered how : {Registered::buffer, Registered::window})
+    run([&](World& world) {
+      const auto link = connected(world);
+      Stream& stream = world.device().stream();
+      const std::uint64_t before = world.device().ledger().current(Category::buffers);
+      {
+        const auto registered = [&] {
+          return Tensor(link->allocate_registered(count * sizeof(float), Category::buffers, how),
+                        Dtype::float32, {count});
+        };
+        const Tensor out = registered(), in = registered();
+        EXPECT_EQ(world.device().ledger().current(Category::buffers) - before,
+                  2 * count * sizeof(float));
+        const int next = (world.rank() + 1) % ranks(),
+                  last = (world.rank() + ranks() - 1) % ranks();
+        const Transfer both[] = {{true, next, out.data(), out.bytes()},
+                                 {false, last, in.data(), in.bytes()}};
+        stream.kernels().fill(out, world.rank());
+        link->exchange(both);
+        for (const double value : to_doubles(in)) ASSERT_EQ(value, last);
+        const auto graph = stream.capture([&] {
+          stream.kernels().add(out, in, out);
+          link->exchange(both);
+        });
+        for (int launch = 0; launch < 2; ++launch) graph->launch();
+        // A launch sends the sum of a rank's number and of what it has received.
+        const int before_last = (last + ranks() - 1) % ranks();
+        const int first = last + before_last;
+        const int of_before = before_last + (before_last + ranks() - 1) % ranks();
+        for (const double value : to_doubles(in)) ASSERT_EQ(value, first + of_before);
+        EXPECT_EQ(in.size(), count);
+      }
+      EXPECT_EQ(world.device().ledger().current(Category::buffers), before);
+      world.barrier(world.group());
+#if SHARDMARK_VIRTUAL_GPU
+      EXPECT_EQ(virtual_gpu::nccl::registrations(), 0u);
+#endif
+      world.barrier(world.group());
+    });
+}
+
 // A ring of sends that are issued with the receives, and of messages that are read in place. One
 // message in three is empty.
 TEST_P(NcclLinks, SendsLeaveWithTheNextReceive) {

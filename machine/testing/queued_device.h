@@ -91,6 +91,8 @@ class QueuedKernels final : public Kernels {
   void sum_of_squares(T, T) override { no(); }
   void fill_normal(T, std::uint64_t, Region, double, double) override { no(); }
   void fill_uniform(T, std::uint64_t, Region, double, double) override { no(); }
+  void fill_pattern(T, const Pattern&, int, std::int64_t) override { no(); }
+  void check_pattern(T, const Pattern&, const PatternPart&, double, T) override { no(); }
   void add_bias(T, T, T) override { no(); }
   void accumulate_column_sums(T, T) override { no(); }
   void gelu(T, T) override { no(); }

@@ -16,6 +16,7 @@
 #include "machine/virtual_gpu/counts.h"
 #include "machine/virtual_gpu/errors.h"
 #include "machine/virtual_gpu/faults.h"
+#include "machine/virtual_gpu/graphs.h"
 #include "machine/virtual_gpu/launch.h"
 #include "machine/virtual_gpu/memory.h"
 #include "machine/virtual_gpu/streams.h"
@@ -131,6 +132,7 @@ cudaError_t queue_copy(void* to, const void* from, const Rows& rows, cudaMemcpyK
                        cudaStream_t stream) {
   const auto queue = queue_of(stream);
   if (!queue) return cudaErrorInvalidResourceHandle;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_queue(queue));
   if (rows.bytes == 0 || rows.count == 0) return cudaSuccess;
   const Place to_place = find(to), from_place = find(from);
   if (to_place == Place::unmapped || from_place == Place::unmapped)
@@ -160,7 +162,7 @@ void queue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block,
                   const std::vector<std::uint64_t>& words, std::function<void()> thread) {
   if (enter() != cudaSuccess) return;
   const auto queue = queue_of(stream);
-  if (!queue) return;
+  if (!queue || may_queue(queue) != cudaSuccess) return;
   const int device = queue->device;
   if (device != current_device()) {
     failed(cudaErrorInvalidResourceHandle,
@@ -292,6 +294,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
 
 cudaError_t cudaDeviceSynchronize() {
   VIRTUAL_GPU_ENTER;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_wait_for_device(current_device()));
   run_device(current_device());
   return enter();
 }
@@ -310,6 +313,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaMalloc(void** address, std::size_t bytes) {
   VIRTUAL_GPU_ENTER;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_call_unsafe());
   install_fault_handlers();
   return allocate(current_device(), bytes, address);
 }
@@ -318,6 +322,7 @@ cudaError_t cudaMalloc(void** address, std::size_t bytes) {
 cudaError_t cudaFree(void* address) {
   VIRTUAL_GPU_ENTER_TO_RELEASE;
   if (address == nullptr) return cudaSuccess;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_call_unsafe());
   Allocation allocation;
   if (find(address, &allocation) == Place::device && allocation.live) run_device(allocation.device);
   return release(address);
@@ -325,6 +330,7 @@ cudaError_t cudaFree(void* address) {
 
 cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned int /*flags*/) {
   VIRTUAL_GPU_ENTER;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_call_unsafe());
   return allocate_host(bytes, address);
 }
 

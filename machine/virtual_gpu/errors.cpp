@@ -51,6 +51,22 @@ constexpr Name names[] = {
     STATUS(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"),
     STATUS(cudaErrorLaunchFailure, "unspecified launch failure"),
     STATUS(cudaErrorNotSupported, "operation not supported"),
+    STATUS(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    STATUS(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+    STATUS(cudaErrorStreamCaptureInvalidated,
+           "operation failed due to a previous error during capture"),
+    STATUS(cudaErrorStreamCaptureMerge,
+           "operation would result in a merge of separate capture sequences"),
+    STATUS(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"),
+    STATUS(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
+    STATUS(cudaErrorStreamCaptureIsolation,
+           "dependency created on uncaptured work in another stream"),
+    STATUS(cudaErrorStreamCaptureImplicit,
+           "operation would make the legacy stream depend on a capturing blocking stream"),
+    STATUS(cudaErrorCapturedEvent,
+           "operation not permitted on an event last recorded in a capturing stream"),
+    STATUS(cudaErrorStreamCaptureWrongThread,
+           "attempt to terminate a thread-local capture sequence from another thread"),
 };
 #undef STATUS
 

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/graphs.h"
 #include "machine/virtual_gpu/ipc.h"
 #include "machine/virtual_gpu/streams.h"
 
@@ -74,6 +75,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
                               queue->device));
   if (state->opened)
     return failed(cudaErrorNotSupported, "the virtual GPU records no event of another process");
+  VIRTUAL_GPU_CHECK_CAPTURE(may_queue(queue));
+  if (const auto captured = capture_record(queue, state)) return *captured;
   std::uint32_t number = 0;
   {
     const std::lock_guard lock(state->mutex);
@@ -94,6 +97,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   VIRTUAL_GPU_ENTER;
   const auto state = event_of(event);
   if (!state) return cudaErrorInvalidResourceHandle;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_wait(state));
   if (state->opened) {
     if (const auto record = last_record(state->slot)) record->wait();
   } else {
@@ -106,6 +110,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   VIRTUAL_GPU_ENTER;
   const auto state = event_of(event);
   if (!state) return cudaErrorInvalidResourceHandle;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_wait(state));
   if (state->opened) {
     const auto record = last_record(state->slot);
     return !record || record->reached() ? cudaSuccess : cudaErrorNotReady;
@@ -120,6 +125,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   for (int i = 0; i < 2; ++i) {
     const auto state = event_of(events[i]);
     if (!state) return cudaErrorInvalidResourceHandle;
+    VIRTUAL_GPU_CHECK_CAPTURE(may_wait(state));
     const std::lock_guard lock(state->mutex);
     if (!state->timed || !state->recorded.queue)
       return failed(cudaErrorInvalidResourceHandle,
@@ -138,6 +144,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   const auto queue = queue_of(stream);
   const auto state = event_of(event);
   if (!state || !queue) return cudaErrorInvalidResourceHandle;
+  if (const auto captured = capture_wait(queue, state)) return *captured;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_queue(queue));
   Operation wait;
   if (state->opened) {
     wait.remote = last_record(state->slot);

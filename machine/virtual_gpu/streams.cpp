@@ -11,6 +11,7 @@
 
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/graphs.h"
 #include "machine/virtual_gpu/memory.h"
 
 // The handles of the runtime.
@@ -169,6 +170,9 @@ std::shared_ptr<Queue> queue_of(cudaStream_t stream) {
 }
 
 Point append(const std::shared_ptr<Queue>& queue, Operation operation) {
+  if (is_captured(queue) &&
+      capture(queue, [operation](const auto& launched) { append(launched, operation); }))
+    return {};
   Scheduler& all = scheduler();
   std::uint64_t oldest = 0;
   Point end;
@@ -262,6 +266,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   VIRTUAL_GPU_ENTER_TO_RELEASE;
   const auto queue = stream ? queue_of(stream) : nullptr;
   if (!queue) return cudaErrorInvalidResourceHandle;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_wait(queue));
   run_until(end_of(queue));
   const std::lock_guard lock(scheduler().mutex);
   queue->closed = true;
@@ -275,6 +280,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   VIRTUAL_GPU_ENTER;
   const auto queue = queue_of(stream);
   if (!queue) return cudaErrorInvalidResourceHandle;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_wait(queue));
   run_until(end_of(queue));
   return failed_device(queue->device);
 }
@@ -283,6 +289,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   VIRTUAL_GPU_ENTER;
   const auto queue = queue_of(stream);
   if (!queue) return cudaErrorInvalidResourceHandle;
+  VIRTUAL_GPU_CHECK_CAPTURE(may_wait(queue));
   return is_done(end_of(queue)) ? cudaSuccess : cudaErrorNotReady;
 }
 }

@@ -87,6 +87,14 @@ std::string why_not_library(const CollectiveCase& c) {
   return "algorithm library runs over transport mpi or nccl only";
 }
 
+std::string why_not_graph(Transport transport) {
+  if (transport == Transport::nccl) return {};
+  return fmt::format(
+      "graph on requires transport nccl (got {}): the host takes part in each message of other "
+      "transports",
+      name(transport));
+}
+
 Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanRequest& request) {
   using Case = CollectiveCase;
   using Variations = std::vector<harness::Variation>;
@@ -115,9 +123,13 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
   if (has_inner(operation)) sweep.axis("inner", &Case::inner, std::string(automatic));
   const bool has_traffic = operation == Operation::all_to_all_v;
   if (has_traffic) sweep.axis("traffic", &Case::traffic, "skewed");
+  const bool has_graphs = request.device == machine::Device::Kind::cuda;
+  if (has_graphs) sweep.axis("graph", &Case::graph, false);
   sweep.axis("bytes", &Case::bytes, harness::Bytes{32768});
   sweep.only([operation, has_traffic](const Case& c) {
     if (std::string why = why_not_library(c); !why.empty()) return why;
+    if (c.graph)
+      if (std::string why = why_not_graph(c.transport); !why.empty()) return why;
     if (has_root(operation) && c.root >= c.ranks)
       return fmt::format("root {} is not one of {} ranks", c.root, c.ranks);
     if (std::string why = why_not_inner(operation, c); !why.empty()) return why;
@@ -165,6 +177,12 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
          vary(&Case::transport, transports), vary(&Case::dtype, all(machine::every_dtype)),
          vary(&Case::ranks, {3}), vary(&Case::bytes, {{8192}})},
         types);
+
+  if (has_graphs)
+    slice({acceptance, paper}, "graph",
+          {vary(&Case::algorithm, with_library({names.front()})),
+           vary(&Case::transport, {Transport::nccl}), vary(&Case::graph, {true}),
+           vary(&Case::ranks, {2, 8}), sizes});
 
   // The first three operations are swept over sizes. For the others one size is enough.
   const bool first = operation == Operation::all_reduce || operation == Operation::all_gather ||

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "collectives/execute.h"
 #include "collectives/layout.h"
@@ -42,6 +44,7 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c, Con
       traffic_(std::move(traffic)),
       communicator_(connect()),
       library_(library_beside(operation, c, context)),
+      errors_(error_words(context.device)),
       memory_(context.device.ledger()) {
   const auto size = static_cast<std::int64_t>(size_of(c.dtype));
   const std::int64_t whole = c.bytes.value / size;
@@ -62,13 +65,26 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c, Con
   }
   buffers_ = out_of_place();
   fill(buffers_);
-  if (const Tensor right = right_output()) {
+  if (context.device.readable_by_host() && buffers_.out) {
+    const Tensor right = right_output();
     expected_hash_ = hash(right);
-    if (context.device.readable_by_host())
-      for (std::int64_t i = 0; i < right.size(); i += mark_stride(right))
-        spoilt_.push_back(~static_cast<const std::byte*>(right.slice(i, {1}).data())[0]);
+    for (std::int64_t i = 0; i < right.size(); i += mark_stride(right))
+      spoilt_.push_back(~static_cast<const std::byte*>(right.slice(i, {1}).data())[0]);
   }
+  if (c.graph) capture();
   memory_.reset();
+}
+
+// NCCL and our plans allocate and connect in the first call, which no capture allows.
+void CollectiveUnit::capture() {
+  machine::Stream& stream = context_.device.stream();
+  run(buffers_);
+  if (library_) call(*library_, collectives::library, buffers_);
+  stream.synchronize();
+  graph_ = stream.capture([&] { run(buffers_); });
+  if (library_)
+    library_graph_ = stream.capture([&] { call(*library_, collectives::library, buffers_); });
+  fill(buffers_);
 }
 
 std::unique_ptr<Communicator> CollectiveUnit::connect() const {
@@ -84,12 +100,26 @@ collectives::Call CollectiveUnit::call_of_rank() const {
 
 CollectiveUnit::Buffers CollectiveUnit::out_of_place() {
   const auto buffer = [&](Extent extent, std::int64_t elements) {
+    if (case_.registered != machine::Registered::no)
+      return registered_buffer(extent != Extent::none, elements);
     if (extent == Extent::none) return Tensor();
     return Tensor(context_.device, case_.dtype, {elements}, Category::buffers);
   };
   const collectives::Extents held = extents(operation_, call_of_rank());
   const auto elements = collectives::buffer_elements(operation_, call_of_rank(), count_);
   return {buffer(held.input, elements.input), buffer(held.output, elements.output)};
+}
+
+// All ranks register the same bytes, also a rank that has no such buffer. The unit keeps them, so
+// all ranks release them in one order.
+Tensor CollectiveUnit::registered_buffer(bool held, std::int64_t elements) {
+  const auto of_ranks = context_.world.all_gather(context_.group, held ? elements : 0);
+  const std::int64_t most = std::max<std::int64_t>(1, *std::ranges::max_element(of_ranks));
+  const std::size_t bytes = static_cast<std::size_t>(most) * size_of(case_.dtype);
+  const Tensor& whole = registered_.emplace_back(
+      communicator_->link().allocate_registered(bytes, Category::buffers, case_.registered),
+      case_.dtype, machine::Shape{most});
+  return held ? whole.slice(0, {elements}) : Tensor();
 }
 
 CollectiveUnit::Buffers CollectiveUnit::in_place() {
@@ -107,21 +137,28 @@ CollectiveUnit::Buffers CollectiveUnit::in_place() {
 }
 
 void CollectiveUnit::fill(const Buffers& buffers) const {
-  if (buffers.out)
-    from_doubles(buffers.out,
-                 std::vector<double>(static_cast<std::size_t>(buffers.out.size()), -77));
-  if (!buffers.in) return;
-  std::vector<double> values(static_cast<std::size_t>(buffers.in.size()));
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = pattern(question(), context_.group.index, static_cast<std::int64_t>(i));
-  from_doubles(buffers.in, values);
+  machine::Kernels& kernels = context_.device.stream().kernels();
+  if (buffers.out) kernels.fill(buffers.out, -77);
+  if (buffers.in) kernels.fill_pattern(buffers.in, pattern_of(question()), context_.group.index, 0);
 }
 
 Tensor CollectiveUnit::right_output() const {
-  if (!buffers_.out) return {};
   const Tensor right(context_.device, case_.dtype, {buffers_.out.size()}, Category::buffers);
   from_doubles(right, expected(question(), context_.group.index));
   return right;
+}
+
+WrongElements CollectiveUnit::wrong_in(const Tensor& output) const {
+  return wrong_elements(output, question(), context_.group.index, errors_, bound_of_library());
+}
+
+// NCCL's avg multiplies floating terms by 1/n before it adds them: n + 1 roundings of a sum whose
+// terms together are at most 3 in magnitude.
+double CollectiveUnit::bound_of_library() const {
+  if (!uses_library() || case_.transport != Transport::nccl || !reduces(operation_) ||
+      case_.reduction != machine::Reduction::avg)
+    return 0;
+  return 3 * std::expm1((case_.ranks + 1) * std::log1p(unit_roundoff(case_.dtype)));
 }
 
 Question CollectiveUnit::question() const {
@@ -171,8 +208,11 @@ void CollectiveUnit::rehearse(harness::Runner runner) {
 }
 
 std::optional<machine::Failure> CollectiveUnit::check(harness::Runner runner) {
-  if (!buffers_.out || hash(buffers_.out) == expected_hash_) return std::nullopt;
-  const WrongElements wrong = wrong_elements(buffers_.out, right_output());
+  if (!buffers_.out) return std::nullopt;
+  if (context_.device.readable_by_host() && hash(buffers_.out) == expected_hash_)
+    return std::nullopt;
+  const WrongElements wrong = wrong_in(buffers_.out);
+  if (wrong.count == 0) return std::nullopt;
   machine::Failure failure{.kind = machine::Failure::Kind::wrong_result, .text = wrong.text};
   if (uses_library() || runner == harness::Runner::yardstick) return failure;
   const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
@@ -200,10 +240,21 @@ void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm
 void CollectiveUnit::judge_numerics(Judge& judge, std::string_view how, const Buffers& buffers) {
   fill(buffers);
   run(buffers);
+  judge_output(judge, how, buffers.out);
+}
+
+void CollectiveUnit::judge_output(Judge& judge, std::string_view how, const Tensor& output) {
   context_.device.stream().synchronize();
-  if (buffers.out)
-    judge.exact(fmt::format("{}, {}", name(operation_), how), to_doubles(buffers.out),
-                expected(question(), context_.group.index));
+  if (!output) return;
+  const std::string what = fmt::format("{}, {}", name(operation_), how);
+  if (context_.device.readable_by_host())
+    return judge.exact(what, to_doubles(output), expected(question(), context_.group.index));
+  // The device finds the errors, because the output may be larger than the host's memory.
+  const WrongElements wrong = wrong_in(output);
+  if (wrong.count == 0) return judge.numerics(what, 0, 0);
+  // Bits may differ where the numbers are equal (-0).
+  judge.numerics(what + ": " + wrong.text,
+                 std::max(wrong.largest, std::numeric_limits<double>::denorm_min()), 0);
 }
 
 void CollectiveUnit::judge_volume(Judge& judge) {
@@ -212,7 +263,7 @@ void CollectiveUnit::judge_volume(Judge& judge) {
                                 "the library does not count the bytes that it sends");
   const machine::TrafficLabel label{operation_, case_.dtype};
   communicator_->link().reset_traffic();
-  run();
+  run(buffers_);  // a graph's messages are not counted
   auto measured = communicator_->link().traffic();
   judge.volume("world", label, measured[label],
                expected_traffic(collectives::find_algorithm(operation_, algorithm_), call_of_rank(),
@@ -245,6 +296,11 @@ void CollectiveUnit::judge(Judge& judge) {
   // Skips the library: MPI_Reduce in place of MPICH 4.0.2 reads address -1 at a root other than 0.
   if (collectives::may_be_in_place(operation_) && !uses_library())
     judge_numerics(judge, "in place", in_place());
+  if (graph_) {
+    fill(buffers_);
+    graph_->launch();
+    judge_output(judge, "as a graph", buffers_.out);
+  }
   judge_rounding(judge);
 }
 
@@ -277,6 +333,11 @@ void CollectiveUnit::judge_rounding(Judge& judge) {
     if (!buffers_.out) continue;
     fingerprint_ = hash(buffers_.out);
     judge.same_bits(key, fingerprint_);
+  }
+  if (graph_) {
+    graph_->launch();
+    context_.device.stream().synchronize();
+    if (buffers_.out) judge.same_bits(key, hash(buffers_.out));
   }
   if (!real || !reduces(operation_) || !buffers_.out || buffers_.out.size() == 0) return;
 

@@ -36,7 +36,9 @@ struct CollectiveCase {
   harness::Bytes bytes{};
   int root = 0;  // an axis if the operation has a root
   std::string inner{collectives::automatic};
-  std::string traffic{};  // of all_to_all_v
+  std::string traffic{};             // of all_to_all_v
+  bool graph = false;                // an axis on GPUs: runs are launches of a captured call
+  machine::Registered registered{};  // the memory of the buffers
 };
 
 // Returns the names of the operation's algorithms.
@@ -44,6 +46,8 @@ std::vector<std::string> algorithm_names(Operation operation);
 Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanRequest& request);
 // Returns why the algorithm `library` does not run over the case's transport, or empty.
 std::string why_not_library(const CollectiveCase& c);
+// Returns why messages of the transport cannot be captured in a graph, or empty.
+std::string why_not_graph(Transport transport);
 std::string collective_why_not(Operation operation, const CollectiveCase& c,
                                const Context& context);
 // Returns the case's inner. 0: the communicator's.
@@ -70,15 +74,18 @@ class CollectiveUnit {
                  std::shared_ptr<const collectives::TrafficMatrix> traffic = {});
 
   void prepare() {}  // out of place: the input is not modified
-  void run() { run(buffers_); }
+  void run() { graph_ ? graph_->launch() : run(buffers_); }
   bool only_queues() const { return communicator_->link().stream() != nullptr; }
   bool has_yardstick() const { return library_ != nullptr; }
-  void yardstick() { call(*library_, collectives::library, buffers_); }
+  void yardstick() {
+    library_graph_ ? library_graph_->launch() : call(*library_, collectives::library, buffers_);
+  }
   // Runs once with other values in some elements across the input, and then spoils some elements of
   // the output. The check then detects a run that writes nothing or leaves its last output. The
   // caches are in the same state as after a run.
   void rehearse(harness::Runner runner);
-  // Compares the output's hash. Returns the wrong elements and their sender, or nothing.
+  // Compares the output's hash, or regenerates the right values where the host cannot read the
+  // output. Returns the wrong elements and their sender, or nothing.
   std::optional<machine::Failure> check(harness::Runner runner);
   void judge(Judge& judge);
   Cost cost() const;
@@ -93,20 +100,26 @@ class CollectiveUnit {
   // Fills the input with the pattern, and the output with a value that is never right.
   void fill(const Buffers& buffers) const;
   void run(const Buffers& buffers) { call(*communicator_, algorithm_, buffers); }
-  Tensor right_output() const;                                 // empty if this rank has no output
+  // Returns the wrong elements of an output of this rank, after the work of the device's stream.
+  WrongElements wrong_in(const Tensor& output) const;
   const std::string& algorithm() const { return algorithm_; }  // the case's, or the choice of auto
   const std::string& note() const { return note_; }
 
  private:
   Question question() const;
+  Tensor right_output() const;  // empty if this rank has no output
+  double bound_of_library() const;
   std::unique_ptr<collectives::Communicator> connect() const;
   Buffers out_of_place();
+  Tensor registered_buffer(bool held, std::int64_t elements);
   void call(collectives::Communicator& communicator, std::string_view algorithm,
             const Buffers& buffers);
   std::int64_t mark_stride(const Tensor& tensor) const;
   void mark(bool marked);  // some elements of the input
   void spoil();            // some elements of the output
+  void capture();
   void judge_numerics(Judge& judge, std::string_view how, const Buffers& buffers);
+  void judge_output(Judge& judge, std::string_view how, const Tensor& output);
   void judge_volume(Judge& judge);
   void judge_rounding(Judge& judge);
   void judge_memory(Judge& judge);
@@ -118,8 +131,11 @@ class CollectiveUnit {
   Context& context_;
   std::shared_ptr<const collectives::TrafficMatrix> traffic_;
   std::unique_ptr<collectives::Communicator> communicator_, library_;
+  std::unique_ptr<machine::Graph> graph_, library_graph_;  // with the axis graph
+  Tensor errors_;                                          // of the last check
   harness::PeakMeter memory_;
-  std::int64_t count_;  // elements of the whole, of a share, or of the busiest rank
+  std::int64_t count_;              // elements of the whole, of a share, or of the busiest rank
+  std::vector<Tensor> registered_;  // in the order in which all ranks made them
   Buffers buffers_;
   std::string algorithm_;
   std::string note_;

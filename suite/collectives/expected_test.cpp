@@ -2,8 +2,10 @@
 // checks the reported positions of wrong elements.
 #include "suite/collectives/expected.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -142,19 +144,50 @@ TEST(Traffic, IsReadFromAFile) {
 
 TEST(WrongElements, AreCountedAndShown) {
   machine::run_ranks(1, [](machine::World& world) {
-    const Tensor right(world.host_device(), Dtype::bfloat16, {100}, machine::Category::buffers);
-    const Tensor wrong(world.host_device(), Dtype::bfloat16, {100}, machine::Category::buffers);
-    from_doubles(right, std::vector<double>(100, 1));
-    from_doubles(wrong, std::vector<double>(100, 1));
-    EXPECT_EQ(wrong_elements(wrong, right).count, 0);
-    from_doubles(wrong.slice(17, {1}), {3});
-    from_doubles(wrong.slice(40, {1}), {2});
-    const WrongElements found = wrong_elements(wrong, right);
+    machine::Device& device = world.host_device();
+    const Question question{Operation::all_gather, Reduction::sum, Dtype::bfloat16, 2, 0, 50};
+    const Tensor output(device, Dtype::bfloat16, {100}, machine::Category::buffers);
+    const Tensor errors = error_words(device);
+    const std::vector<double> right = expected(question, 0);
+    from_doubles(output, right);
+    EXPECT_EQ(wrong_elements(output, question, 0, errors).count, 0);
+    from_doubles(output.slice(17, {1}), {64});
+    from_doubles(output.slice(60, {1}), {32});
+    const WrongElements found = wrong_elements(output, question, 0, errors);
     EXPECT_EQ(found.count, 2);
     EXPECT_EQ(found.first, 17);
-    EXPECT_EQ(found.last, 40);
-    EXPECT_EQ(found.text,
-              "2 of 100 elements wrong, from 17 to 40; the first is 0x4040 (3), not 0x3f80 (1)");
+    EXPECT_EQ(found.last, 60);
+    EXPECT_EQ(found.largest, std::max(64 - right[17], 32 - right[60]));
+    const std::string text =
+        "2 of 100 elements wrong, from 17 to 60; the first is 0x4280 (64), not 0x";
+    EXPECT_EQ(found.text.rfind(text, 0), 0u) << found.text;
+    EXPECT_TRUE(found.text.ends_with(fmt::format(" ({})", right[17]))) << found.text;
+  });
+}
+
+// An output is the parts of its sources, also where the parts differ in length.
+TEST(WrongElements, AreFoundInEveryOperation) {
+  machine::run_ranks(1, [](machine::World& world) {
+    const collectives::TrafficMatrix traffic(3, {1, 2, 0, 0, 4, 0, 3, 1, 5});
+    const Tensor errors = error_words(world.host_device());
+    for (const Operation operation :
+         {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter,
+          Operation::broadcast, Operation::scatter, Operation::all_to_all, Operation::all_to_all_v,
+          Operation::send_receive})
+      for (int rank = 0; rank < 3; ++rank) {
+        const Question question{operation, Reduction::sum, Dtype::int32, 3, 1, 9, &traffic};
+        const std::vector<double> right = expected(question, rank);
+        const Tensor output(world.host_device(), Dtype::int32,
+                            {static_cast<std::int64_t>(right.size())}, machine::Category::buffers);
+        for (std::int64_t i = 0; i < output.size(); ++i) {
+          from_doubles(output, right);
+          ASSERT_EQ(wrong_elements(output, question, rank, errors).count, 0) << name(operation);
+          from_doubles(output.slice(i, {1}), {1000});
+          const WrongElements found = wrong_elements(output, question, rank, errors);
+          ASSERT_EQ(found.count, 1) << name(operation);
+          ASSERT_EQ(found.first, i) << name(operation);
+        }
+      }
   });
 }
 

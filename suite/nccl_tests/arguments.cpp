@@ -140,6 +140,44 @@ template <class... Values>
   throw UsageError(fmt::format(text, std::forward<Values>(values)...));
 }
 
+// A graph repeats only work of the device.
+void check_graph(Arguments& a) {
+  constexpr std::string_view flag = "-G,--cudagraph";
+  if (a.device != machine::Device::Kind::cuda)
+    reject("{} {} requires --device cuda (got host): there are no CUDA graphs on the host", flag,
+           a.graph_launches);
+  const auto transport = a.transport.value_or(machine::Transport::nccl);
+  if (transport != machine::Transport::nccl)
+    reject(
+        "{} {} requires --transport nccl (got {}): the host takes part in each message of other "
+        "transports",
+        flag, a.graph_launches, name(transport));
+  if (a.per_iteration)
+    reject("{} {} conflicts with -I,--per_iter_timing 1: a graph has one time for all iterations",
+           flag, a.graph_launches);
+  if (a.blocking == Blocking::barrier_timed || a.blocking == Blocking::barrier_untimed)
+    reject("{} {} conflicts with -z,--blocking {}: a graph has no barriers", flag, a.graph_launches,
+           static_cast<int>(a.blocking));
+  a.transport = transport;
+}
+
+void check_registered(Arguments& a) {
+  const int said = static_cast<int>(a.registered);
+  if (a.device != machine::Device::Kind::cuda) {
+    a.notes.push_back(fmt::format(
+        "-R,--local_register {} has no effect here: NCCL registers device memory", said));
+    a.registered = machine::Registered::no;
+    return;
+  }
+  const auto transport = a.transport.value_or(machine::Transport::nccl);
+  if (transport != machine::Transport::nccl)
+    reject("-R,--local_register {} requires --transport nccl (got {})", said, name(transport));
+  a.transport = transport;
+  a.notes.push_back(fmt::format(
+      "-R {}: memory of ncclMemAlloc, {}", said,
+      a.registered == machine::Registered::buffer ? "ncclCommRegister" : "ncclCommWindowRegister"));
+}
+
 void check(Arguments& arguments) {
   Arguments& a = arguments;
   if (a.min_bytes < 1) reject("-b,--minbytes must be at least 1 byte");
@@ -161,6 +199,8 @@ void check(Arguments& arguments) {
            a.device == machine::Device::Kind::cuda ? "cuda" : "host", name(library));
   if (a.algorithm == collectives::library) a.transport = library;
   check_algorithm(a.operation, a.algorithm);
+  if (a.graph_launches > 0) check_graph(a);
+  if (a.registered != machine::Registered::no) check_registered(a);
   if (!a.json_path.empty() && !a.json_path.ends_with(".json"))
     reject("-J,--output_file {}: the name must end in .json", a.json_path);
 
@@ -178,6 +218,8 @@ void check(Arguments& arguments) {
     a.notes.push_back(fmt::format("-r has no effect here: {} has no root", operation));
   if (a.operation == Operation::all_to_all_v)
     a.notes.push_back(fmt::format("traffic: {}", a.traffic_or_default()));
+  if (a.device == machine::Device::Kind::cuda && a.threads * a.gpus > 1)
+    a.notes.emplace_back("-t and -g: each GPU has a process of its own");
   if (a.parallel_init)
     a.notes.emplace_back("-p 1 has no effect here: ranks are processes, which start together");
   if (a.cpu_time && a.device == machine::Device::Kind::host)
@@ -219,6 +261,13 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
                  "operations checked after the timed ones (1), in addition to the last timed one "
                  "out of place; "
                  "0: no checks");
+  options.number("-G,--cudagraph", "N", a.graph_launches, 0, many,
+                 "launches of a CUDA graph that holds all iterations (0: no graph); requires "
+                 "--device cuda");
+  options.number(
+      "-R,--local_register", "N", a.registered, 0, 2,
+      "1: memory of ncclMemAlloc and ncclCommRegister; 2: ncclCommWindowRegister (0); no "
+      "effect on the host");
   options.text("-o,--op", "NAME", reduction, "sum, prod, max, min, avg or all (sum)");
   options.text("-d,--datatype", "NAME", dtype,
                "float, bfloat16, half, double, int8, uint8, int32, uint32, int64, uint64 or all "
@@ -240,7 +289,8 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
                  "1: also each iteration's own time, the maximum over ranks (0)");
   options.number("-K,--per_iter_skip", "N", a.skipped, 0, many,
                  "first iterations that the columns of -I omit (0)");
-  options.number("-C,--report_cputime", "N", a.cpu_time, 0, 1, "1: name the time cputime (0)");
+  options.number("-C,--report_cputime", "N", a.cpu_time, 0, 1,
+                 "1: the time until the host has queued the operations, as cputime (0)");
   options.number("-S,--report_timestamps", "N", a.timestamps, 0, 1,
                  "1: a column with the time of day (0)");
   options.text(
@@ -281,10 +331,8 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
   options.number("-p,--parallel_init", "N", a.parallel_init, 0, 1,
                  "accepted with a note: ranks are processes");
   note(options, "-y,--stream_null", a.notes, 0, "there are no CUDA streams");
-  note(options, "-R,--local_register", a.notes, 0, "buffers are not registered");
   note(options, "-x,--cta_policy", a.notes, -1, "there are no CTAs");
   note(options, "-V,--device_cta_count", a.notes, 16, "there are no CTAs");
-  refuse(options, "-G,--cudagraph", "there are no CUDA graphs on the host");
   refuse(options, "-D,--device_implementation", "there are no device kernels on the host");
   refuse(options, "-M,--memory", "`shardmark run` judges the memory");
   refuse(options, "-u,--unalign", "buffers are aligned to cache lines");

@@ -6,7 +6,7 @@
 // nccl-tests ignores an unknown flag, datatype or operation, and a file type that it does not
 // write. Here each is a harness::UsageError that names the nearest valid word. Flags that only tune
 // CUDA streams and NCCL kernels are accepted with a note. Flags that request another measurement
-// (-G, -D, -M, -u) are rejected unless off. Sizes are binary: "8", "4K", "1.5M", "8G".
+// (-D, -M, -u) are rejected unless off. Sizes are binary: "8", "4K", "1.5M", "8G".
 
 #include <cstdint>
 #include <memory>
@@ -41,8 +41,10 @@ struct Arguments {
   std::int64_t step_bytes = 1 << 20;
   std::int64_t step_factor = 1;  // above 1: instead of step_bytes
   int iterations = 20, aggregated = 1, warm_up = 1;
-  int cycles = 1;  // 0: until a signal
-  int checks = 1;  // 0: no value is checked
+  int cycles = 1;                    // 0: until a signal
+  int checks = 1;                    // 0: no value is checked
+  machine::Registered registered{};  // -R: the memory of the buffers
+  int graph_launches = 0;            // -G: of a graph that holds all iterations; 0: no graph
   OverRanks over_ranks = OverRanks::average;
   Blocking blocking = Blocking::no;
   bool per_iteration = false;  // -I

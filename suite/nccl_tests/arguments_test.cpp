@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "harness/unit/sweep.h"
+#include "suite/collectives/expected.h"
 
 namespace suite::nccl_tests {
 namespace {
@@ -122,7 +123,19 @@ TEST(Arguments, MistakesSuggestTheNearest) {
   says("--transport smp", "'smp'");
   says("--ranks 3 -g 2", "--ranks 3 conflicts with -t 1 times -g 2");
   says("more", "unexpected argument 'more'");
-  for (const char* flag : {"-G 1", "-D 1", "-M 1", "-u 1"}) {
+  says("-R 3", "is '3'; expected a whole number from 0 to 2");
+  says("-R 1 --device cuda --transport cuda_ipc", "requires --transport nccl (got cuda_ipc)");
+  EXPECT_EQ(parse("all_reduce -R 2 --device cuda").registered, machine::Registered::window);
+  EXPECT_EQ(parse("all_reduce -R 2 --device cuda").transport, machine::Transport::nccl);
+  EXPECT_EQ(parse("all_reduce -R 2").registered, machine::Registered::no);
+  says("-G 4", "-G,--cudagraph 4 requires --device cuda (got host)");
+  says("-G 4 --device cuda --transport cuda_ipc", "requires --transport nccl (got cuda_ipc)");
+  says("-G 4 --device cuda -I 1", "conflicts with -I,--per_iter_timing 1");
+  says("-G 4 --device cuda -z 3", "conflicts with -z,--blocking 3");
+  EXPECT_EQ(parse("all_reduce -G 4 --device cuda").graph_launches, 4);
+  EXPECT_EQ(parse("all_reduce -G 4 --device cuda").transport, machine::Transport::nccl);
+  EXPECT_EQ(parse("all_reduce -G 0 --device cuda").transport, std::nullopt);
+  for (const char* flag : {"-D 1", "-M 1", "-u 1"}) {
     EXPECT_NE(mistake(std::string("all_reduce ") + flag), "none") << flag;
     EXPECT_EQ(mistake(std::string("all_reduce ") + flag[0] + flag[1] + " 0"), "none") << flag;
   }
@@ -165,6 +178,35 @@ TEST(Arguments, SharesAreRoundedAsInNcclTests) {
     is(operation, 100, Dtype::int8, 3, 32, 96);
     is(operation, 1000, Dtype::float64, 4, 30, 960);
   }
+}
+
+// Counts and bytes have 64 bits. A part of an output may begin beyond 2^32 elements.
+TEST(Arguments, SizesReach16GiB) {
+  constexpr std::int64_t largest = std::int64_t{16} << 30;
+  const auto all = sizes(parse("all_reduce -b 8 -e 16G -f 2"));
+  EXPECT_EQ(all.size(), 32U);
+  EXPECT_EQ(all.back(), largest);
+  const Extent whole = extent(Operation::all_reduce, largest, Dtype::uint8, 8);
+  EXPECT_EQ(whole.count, largest);
+  EXPECT_EQ(whole.bytes, largest);
+  const Extent shares = extent(Operation::all_gather, largest, Dtype::float32, 2);
+  EXPECT_EQ(shares.count, largest / 8);
+  EXPECT_EQ(shares.bytes, largest);
+  const suite::Question question{
+      .operation = Operation::all_to_all, .dtype = Dtype::uint8, .ranks = 4, .count = largest / 4};
+  const auto parts = suite::parts_of(question, 3);
+  ASSERT_EQ(parts.size(), 4U);
+  EXPECT_EQ(parts[3].begin, 3 * (largest / 4));
+  EXPECT_EQ(parts[1].first, 3 * (largest / 4));
+  // The pattern does not repeat after 2^32 elements.
+  const machine::Pattern inputs = suite::pattern_of(question);
+  int different = 0;
+  for (std::int64_t i = 0; i < 100; ++i)
+    different += machine::pattern_value(inputs, 0, i) !=
+                 machine::pattern_value(inputs, 0, i + (std::int64_t{1} << 32));
+  EXPECT_GT(different, 50);
+  EXPECT_EQ(traffic(parse("alltoallv -b 16G -e 16G"), largest, Dtype::float32, 2)->busiest(),
+            largest / 4);
 }
 
 // As in src/alltoallv.cu with its spread of 1. Each of 3 ranks sends one third of 1008 bytes to the

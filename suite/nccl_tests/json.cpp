@@ -32,7 +32,7 @@ Json configuration(const Report& report) {
   config["iterations"] = a.iterations;
   config["aggregated_iterations"] = a.aggregated;
   config["validation"] = a.checks;
-  config["graph"] = 0;
+  config["graph"] = a.graph_launches;
   config["blocking_collectives"] = truth(a.blocking != Blocking::no);
   config["per_iter_timing"] = truth(a.per_iteration);
   config["per_iter_skip"] = a.skipped;
@@ -53,6 +53,7 @@ Json timing(const Arguments& arguments, const std::optional<Timing>& measured) {
   if (!measured) return nullptr;
   Json result;
   result[arguments.cpu_time ? "cpu_time" : "time"] = measured->microseconds;
+  if (measured->device_microseconds) result["device_time"] = *measured->device_microseconds;
   result["alg_bw"] = measured->algbw_GBps;
   result["bus_bw"] = measured->busbw_GBps;
   result["nwrong"] = measured->wrong ? Json(*measured->wrong) : Json(nullptr);

@@ -1,8 +1,9 @@
 #pragma once
 // The file that nccl-tests 2.19.6 writes for -J (schema 3; NVIDIA/nccl-tests, src/util.cu). It has
 // the keys and types of nccl-tests (flags and verdicts are the strings "true" and "false"; root is
-// as wide as its column). Our keys are `shardmark`, and in a result `algorithm` and `wrong_where`.
-// `env` contains only variables that affect the software, without secrets. `nccl_version` is null.
+// as wide as its column). Our keys are `shardmark`, and in a result `algorithm`, `device_time` and
+// `wrong_where`. `env` contains only variables that affect the software, without secrets.
+// `nccl_version` is null.
 
 #include <string>
 #include <string_view>

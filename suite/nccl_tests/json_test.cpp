@@ -92,6 +92,16 @@ TEST(NcclTestsJson, HasEveryKeyOfAResult) {
   EXPECT_EQ(json.at("out_of_bounds"), (Json{{"count", 1}, {"okay", "false"}}));
   EXPECT_EQ(json.at("average_bus_bandwidth"), (Json{{"bandwidth", 1.0}, {"okay", "unchecked"}}));
   EXPECT_EQ(json.at("shardmark").at("transport"), "mpi");
+  EXPECT_FALSE(timing.contains("device_time"));
+}
+
+TEST(NcclTestsJson, HasTheTimesOfGpus) {
+  Report r = report();
+  r.rows.front().out_of_place->device_microseconds = 11.5;
+  r.arguments.graph_launches = 4;
+  const Json json = Json::parse(nccl_tests::json(r));
+  EXPECT_EQ(json.at("results").at(0).at("out_of_place").at("device_time"), 11.5);
+  EXPECT_EQ(json.at("config").at("graph"), 4);
 }
 
 TEST(NcclTestsJson, VerdictsFollowTheTotals) {

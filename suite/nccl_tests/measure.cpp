@@ -56,66 +56,74 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
     harness::Context context{world_, world_.group(), world_.device(), no_rates_, 0, {}, {}, {}};
     std::unique_ptr<CollectiveUnit> unit;
     Buffers buffers;
-    machine::Tensor right;
     if (row.extent.bytes > 0) {
-      const CollectiveCase the_case{world_.size(), transport_,         row.algorithm, dtype,
-                                    reduction,     {row.extent.bytes}, root};
+      CollectiveCase the_case{world_.size(), transport_,         row.algorithm, dtype,
+                              reduction,     {row.extent.bytes}, root};
+      the_case.registered = arguments_.registered;
       unit = std::make_unique<CollectiveUnit>(operation, the_case, context, parts);
       row.algorithm = unit->algorithm();
       row.note = unit->note();
       buffers = unit->buffers();
-      if (arguments_.checks > 0) right = unit->right_output();
     }
-    row.out_of_place = timing(unit.get(), buffers, right, row, /*in_place=*/false);
+    row.out_of_place = timing(unit.get(), buffers, row, /*in_place=*/false);
     if (can_be_in_place(arguments_)) {
       if (unit) buffers = unit->in_place();
-      row.in_place = timing(unit.get(), buffers, right, row, /*in_place=*/true);
+      row.in_place = timing(unit.get(), buffers, row, /*in_place=*/true);
     }
   }
   world_.barrier(world_.group());  // frees the memory that the unit's links shared
   return row;
 }
 
-Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
-                       const Row& row, bool in_place) {
+Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const Row& row,
+                       bool in_place) {
   if (unit && in_place) unit->fill(buffers);  // the unit's constructor fills its own buffers
-  std::vector<double> each;
   // A collective without elements returns at once, as in NCCL.
-  const double mine = seconds(
-      [&] {
-        if (unit) unit->run(buffers);
-      },
-      each);
-  const std::vector<double> by_rank = world_.all_gather(world_.group(), mine);
-  const double time_s = over_ranks(arguments_.over_ranks, by_rank);
+  const auto operation = [&] {
+    if (unit) unit->run(buffers);
+  };
+  const Spent mine =
+      unit && arguments_.graph_launches > 0 ? time_graph(operation) : time(operation);
+  const auto of_ranks = [&](double seconds) {
+    return over_ranks(arguments_.over_ranks, world_.all_gather(world_.group(), seconds));
+  };
+  const double time_s = of_ranks(mine.wall), host_s = of_ranks(mine.host);
 
   Timing result;
-  result.microseconds = time_s * 1e6;
+  result.microseconds = (arguments_.cpu_time ? host_s : time_s) * 1e6;
+  if (mine.device) result.device_microseconds = of_ranks(*mine.device) * 1e6;
   result.algbw_GBps = time_s > 0 ? static_cast<double>(row.extent.bytes) / 1e9 / time_s : 0;
   result.busbw_GBps =
       result.algbw_GBps * collectives::bus_factor(arguments_.operation, world_.size());
   if (arguments_.per_iteration) {
     IterationTimes times;
-    times.by_rank_us = world_.all_gather(world_.group(), each);
+    times.by_rank_us = world_.all_gather(world_.group(), mine.iterations_us);
     times.maxima_us = times.by_rank_us.front();
     for (const auto& theirs : times.by_rank_us)
       for (std::size_t i = 0; i < theirs.size(); ++i)
         times.maxima_us[i] = std::max(times.maxima_us[i], theirs[i]);
     result.iterations = std::move(times);
   }
-  if (arguments_.checks > 0) check(unit, buffers, right, in_place, result);
+  if (arguments_.checks > 0) check(unit, buffers, in_place, result);
   return result;
 }
 
-double Measure::seconds(const std::function<void()>& operation, std::vector<double>& each) {
+std::unique_ptr<machine::Event> Measure::mark() const {
+  machine::Device& device = world_.device();
+  return device.kind() == machine::Device::Kind::cuda ? device.stream().record() : nullptr;
+}
+
+Measure::Spent Measure::time(const std::function<void()>& operation) {
   const Arguments& a = arguments_;
   machine::Stream& stream = world_.device().stream();
   for (int i = 0; i < a.warm_up; ++i) operation();
   stream.synchronize();
   meeting_.barrier();
 
+  Spent spent;
   const bool apart = a.blocking == Blocking::barrier_untimed;
   double inside = 0;
+  const auto begin = mark();
   const double start = machine::steady_s();
   double before = start;
   for (int iteration = 0; iteration < a.iterations; ++iteration) {
@@ -126,28 +134,60 @@ double Measure::seconds(const std::function<void()>& operation, std::vector<doub
     if (!apart && !a.per_iteration) continue;
     stream.synchronize();
     const double after = machine::steady_s();
-    if (a.per_iteration) each.push_back((after - before) / a.aggregated * 1e6);
+    if (a.per_iteration) spent.iterations_us.push_back((after - before) / a.aggregated * 1e6);
     inside += after - before;
     if (apart) meeting_.barrier();
     before = apart ? machine::steady_s() : after;
   }
+  const double queued = machine::steady_s() - start;
+  const auto end = mark();
   stream.synchronize();
+  const double operations = static_cast<double>(a.iterations) * a.aggregated;
   const double all = apart ? inside : machine::steady_s() - start;
-  return all / a.iterations / a.aggregated;
+  spent.wall = all / operations;
+  spent.host = (apart ? inside : queued) / operations;
+  if (end && !apart) spent.device = end->seconds_since(*begin) / operations;
+  return spent;
 }
 
-void Measure::check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
-                    bool in_place, Timing& timing) {
+Measure::Spent Measure::time_graph(const std::function<void()>& operation) {
+  const Arguments& a = arguments_;
+  machine::Stream& stream = world_.device().stream();
+  // At least one: the first call of a size allocates, which a capture does not allow.
+  for (int i = 0; i < std::max(1, a.warm_up); ++i) operation();
+  stream.synchronize();
+  const auto graph = stream.capture([&] {
+    for (std::int64_t i = 0; i < std::int64_t{a.iterations} * a.aggregated; ++i) operation();
+  });
+  meeting_.barrier();
+  stream.synchronize();
+  const double operations = static_cast<double>(a.iterations) * a.aggregated * a.graph_launches;
+  Spent spent;
+  const auto begin = mark();
+  const double start = machine::steady_s();
+  for (int launch = 0; launch < a.graph_launches; ++launch) graph->launch();
+  spent.host = (machine::steady_s() - start) / operations;
+  const auto end = mark();
+  stream.synchronize();
+  spent.wall = (machine::steady_s() - start) / operations;
+  if (end) spent.device = end->seconds_since(*begin) / operations;
+  return spent;
+}
+
+void Measure::check(CollectiveUnit* unit, const Buffers& buffers, bool in_place, Timing& timing) {
   timing.wrong = 0;
   // In place, each timed operation reads the result of the one before, so no right result is known.
   for (int check = in_place ? 0 : -1; check < arguments_.checks && timing.wrong == 0; ++check) {
     WrongElements mine;
     if (unit && check >= 0) {
+      machine::Stream& stream = world_.device().stream();
       unit->fill(buffers);
-      unit->run(buffers);
-      world_.device().stream().synchronize();
+      const auto graph = arguments_.graph_launches > 0 ? stream.capture([&] { unit->run(buffers); })
+                                                       : std::unique_ptr<machine::Graph>();
+      graph ? graph->launch() : unit->run(buffers);
+      stream.synchronize();
     }
-    if (right) mine = wrong_elements(buffers.out, right);
+    if (unit && buffers.out) mine = unit->wrong_in(buffers.out);
     const auto counts = world_.all_gather(world_.group(), mine.count);
     const auto texts = world_.all_gather(world_.group(), mine.text);
     for (std::size_t rank = 0; rank < counts.size(); ++rank) {

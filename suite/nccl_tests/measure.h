@@ -4,10 +4,13 @@
 //
 // Collective over the world's group. Every rank gets the same row. Out of place, the output of the
 // last timed operation is checked (nccl-tests does not check it). Then -c operations are checked,
-// each on refilled buffers. The first wrong operation ends the checks.
+// each on refilled buffers. The first wrong operation ends the checks. With -G, the timed
+// operations are launches of a graph that holds all iterations, and a checked operation is a graph.
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "harness/measure/rates.h"
@@ -26,13 +29,17 @@ class Measure {
 
  private:
   using Buffers = CollectiveUnit::Buffers;
-  // right: the right output; empty if this rank has none or nothing is checked.
-  Timing timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
-                const Row& row, bool in_place);
-  // Returns the seconds of one operation on this rank. `each`: seconds of every iteration, with -I.
-  double seconds(const std::function<void()>& operation, std::vector<double>& each);
-  void check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
-             bool in_place, Timing& timing);
+  Timing timing(CollectiveUnit* unit, const Buffers& buffers, const Row& row, bool in_place);
+  // The seconds of one operation on this rank. On a GPU, the host queues operations and continues.
+  struct Spent {
+    double wall = 0, host = 0;            // until all have ended, until all were queued
+    std::optional<double> device{};       // between events before the first and after the last
+    std::vector<double> iterations_us{};  // of every iteration, with -I
+  };
+  Spent time(const std::function<void()>& operation);
+  Spent time_graph(const std::function<void()>& operation);
+  std::unique_ptr<machine::Event> mark() const;
+  void check(CollectiveUnit* unit, const Buffers& buffers, bool in_place, Timing& timing);
 
   machine::World& world_;
   const Arguments& arguments_;

@@ -82,10 +82,10 @@ std::string header(const Arguments& a, std::string_view version,
       "# shardmark version {}, with the table of nccl-tests 2.19.6\n"
       "# Collective test starting: {}\n"
       "# nThread {} nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg "
-      "iters: {} validation: {} graph: 0 unalign: 0\n",
+      "iters: {} validation: {} graph: {} unalign: 0\n",
       version, program_of(a.operation), a.threads, a.gpus, a.min_bytes, a.max_bytes,
       factor ? a.step_factor : a.step_bytes, factor ? "factor" : "bytes", a.warm_up, a.iterations,
-      a.aggregated, a.checks);
+      a.aggregated, a.checks, a.graph_launches);
   constexpr std::string_view blocking[] = {
       "", "wait and barrier after each inner iteration (-m)",
       "wait after each inner iteration (-m), no barrier",
@@ -152,6 +152,13 @@ std::string line(const Arguments& arguments, const Row& row, std::string_view no
   };
   where("out-of-place", row.out_of_place);
   where("in-place", row.in_place);
+  const auto device_time = [](const std::optional<Timing>& timing) {
+    return timing && timing->device_microseconds ? fitted(*timing->device_microseconds, 7)
+                                                 : fmt::format("{:>7}", "N/A");
+  };
+  if (row.out_of_place && row.out_of_place->device_microseconds)
+    text += fmt::format("# device time (us): out-of-place {}, in-place {}\n",
+                        device_time(row.out_of_place), device_time(row.in_place));
   if (!row.note.empty()) text += fmt::format("# {}\n", row.note);
   return text;
 }

@@ -40,6 +40,7 @@ struct Timing {
   std::optional<std::int64_t> wrong;  // elements, over all ranks; empty: not checked
   std::string wrong_where;            // the error of the first rank with wrong elements
   std::optional<IterationTimes> iterations;
+  std::optional<double> device_microseconds{};  // of a GPU, between events in its stream
 };
 
 struct Row {
@@ -70,7 +71,8 @@ void count(Totals& totals, const Row& row);
 
 std::string header(const Arguments& arguments, std::string_view version,
                    const std::vector<RankLine>& ranks);
-// Adds a comment line for each placement with wrong values. now: "2026-01-31 23:59:59", for -S.
+// Adds a comment line for each placement with wrong values, and one for the times of GPUs. now:
+// "2026-01-31 23:59:59", for -S.
 std::string line(const Arguments& arguments, const Row& row, std::string_view now);
 std::string footer(const Arguments& arguments, const Totals& totals);
 

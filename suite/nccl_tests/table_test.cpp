@@ -66,6 +66,24 @@ TEST(Table, WrongRowsReportTheLocation) {
                         "       3\n# in-place: rank 1: 3 of 256 elements wrong\n"));
 }
 
+// As a comment: the columns are those of nccl-tests.
+TEST(Table, TimesOfGpusAreComments) {
+  Row r = row();
+  const Arguments a = *parse_arguments({"all_reduce"});
+  const std::string columns = line(a, r, "");
+  r.out_of_place->device_microseconds = 11.5;
+  EXPECT_EQ(line(a, r, ""),
+            columns + "# device time (us): out-of-place   11.50, in-place     N/A\n");
+  r.in_place->device_microseconds = 1234567;
+  EXPECT_EQ(line(a, r, ""),
+            columns + "# device time (us): out-of-place   11.50, in-place 1234567\n");
+}
+
+TEST(Table, GraphsAreInTheHeader) {
+  const Arguments a = *parse_arguments({"all_reduce", "--device", "cuda", "-G", "3"});
+  EXPECT_NE(header(a, "", {}).find(" validation: 1 graph: 3 unalign: 0\n"), std::string::npos);
+}
+
 TEST(Table, TimestampsAndIterationsAddColumns) {
   const Arguments a = *parse_arguments({"all_reduce", "-S", "1", "-I", "1", "-K", "1"});
   Row r = row();

@@ -237,6 +237,45 @@ class VirtualGpu(TemporaryFolder):
             self.assertRegex(done.stdout, r"\[cuda\] cuda:1: virtual GPU")
             self.assertIn("# virtual GPUs: the times are not those of hardware\n", done.stdout)
             self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+            rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#") and line]
+            self.assertEqual({len(row) for row in rows}, {13})
+            times = re.findall(r"^# device time \(us\): out-of-place +([0-9.]+), in-place +([0-9.]+)$", done.stdout, re.M)
+            self.assertEqual(len(times), len(rows))
+
+    def test_a_message_larger_than_the_memory_is_an_error(self):
+        done = shardmark("collective", "all_reduce", "--ranks", "2", "--device", "cuda", "-b", "16G", "-e", "16G",
+                         env={"SHARDMARK_VIRTUAL_GPUS": "2,memory=64MiB"})
+        self.assertNotIn(done.returncode, (0, 7), done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"out of memory on cuda:\d[^\n]*cannot allocate 17179869184 bytes of buffers")
+
+    def test_collective_as_a_graph(self):
+        words = ["--ranks", "2", "--device", "cuda", "-b", "8", "-e", "4K", "-f", "8", "-n", "3", "-w", "0", "-G", "2"]
+        for more in ([], ["--algorithm", "library"]):
+            done = shardmark("collective", "all_reduce", *words, *more)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn(" validation: 1 graph: 2 unalign: 0\n", done.stdout)
+            self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+        done = shardmark("collective", "all_reduce", *words, "--transport", "cuda_ipc")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("-G,--cudagraph 2 requires --transport nccl (got cuda_ipc)", done.stderr)
+
+    def test_collective_on_registered_buffers(self):
+        for operation in ("all_reduce", "gather", "alltoallv"):
+            for kind in ("1", "2"):
+                for more in ([], ["--algorithm", "library"]):
+                    done = shardmark("collective", operation, "--ranks", "2", "--device", "cuda", "-b", "8", "-e", "4K", "-f", "16",
+                                     "-n", "2", "-R", kind, *more)
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                    self.assertIn(f"# -R {kind}: memory of ncclMemAlloc, ", done.stdout)
+                    self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+
+    def test_graphs_in_a_sweep(self):
+        self.run_units("all_reduce", "send_receive", "--transport", "nccl", "--ranks", "2", "--bytes", "8,100000", "--dtype", "float",
+                       "--graph", "on")
+        self.assertEqual({(case["case"]["graph"], case["verdict"]) for case in self.cases()}, {("on", "pass")})
+        done = shardmark("run", "all_reduce", "--transport", "cuda_ipc", "--graph", "on", "--device", "cuda", "--out", self.path("refused"))
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("graph on requires transport nccl (got cuda_ipc)", done.stderr)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,11 @@ const char* advice_on(cudaError_t status) {
     case cudaErrorLaunchFailure:
     case cudaErrorMisalignedAddress:
       return "an earlier kernel failed; run again under compute-sanitizer to find it";
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureUnjoined:
+      return "this work cannot be part of a CUDA graph; run it without graphs";
     default:
       return "see nvidia-smi and the kernel log for the state of the device";
   }
@@ -156,6 +161,9 @@ class CudaStream final : public Stream {
     const DeviceWait waits(device());
     make_current(index_);
     SHARDMARK_CUDA(index_, cudaStreamSynchronize(stream_));
+  }
+  std::unique_ptr<Graph> capture(const std::function<void()>& queue_work) override {
+    return cuda::capture(queue(), queue_work);
   }
   cudaStream_t get() const { return stream_; }
   Queue queue() const { return {device(), index_, stream_}; }

@@ -13,6 +13,7 @@
 #include "machine/device/cuda/ptx.cuh"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/kernels/fields.h"
+#include "machine/device/pattern.h"
 
 namespace machine {
 namespace cuda {
@@ -245,6 +246,37 @@ static __global__ void __launch_bounds__(block_size)
   if (threadIdx.x == 0) *out = total;
 }
 
+// ---- errors: joined by block, then by one block
+
+SHARDMARK_BOTH inline void join_block(PatternErrors& mine) {
+  const auto larger = [](auto a, auto b) { return a < b ? b : a; };
+  mine.count = BlockLanes::join(mine.count, [](auto a, auto b) { return a + b; });
+  mine.not_first = BlockLanes::join(mine.not_first, larger);
+  mine.last = BlockLanes::join(mine.last, larger);
+  mine.largest = BlockLanes::join(mine.largest, larger);
+}
+
+template <class Body>
+__global__ void __launch_bounds__(block_size)
+    error_parts(std::int64_t count, Body body, PatternErrors* parts) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * block_size;
+  PatternErrors mine{};
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * block_size + threadIdx.x; i < count;
+       i += step)
+    body(i, mine);
+  join_block(mine);
+  if (threadIdx.x == 0) parts[blockIdx.x] = mine;
+}
+
+static __global__ void __launch_bounds__(block_size)
+    join_errors(int num_parts, const PatternErrors* parts, PatternErrors* errors) {
+  PatternErrors mine{};
+  for (int part = static_cast<int>(threadIdx.x); part < num_parts; part += block_size)
+    mine.add(parts[part]);
+  join_block(mine);
+  if (threadIdx.x == 0) errors->add(mine);
+}
+
 // ---- scatter of rows: the warp of a token's first row adds all rows of that token, in ascending
 // order. Reading all tokens for this costs less than sorting them, unless there are many rows.
 
@@ -395,6 +427,17 @@ class CudaLaunch {
             aligned(in, 16) ? cuda::total_parts<true, Body, T> : cuda::total_parts<false, Body, T>,
             num_parts, count, body, in, parts);
     start("the sum of a total's parts", cuda::join_totals, 1, num_parts, parts, out);
+  }
+
+  template <class Body>
+  void find_errors(std::int64_t count, Body body, PatternErrors* errors) const {
+    if (count <= 0) return;
+    constexpr std::int64_t most_parts = 1024, per_thread = 4;
+    const int num_parts = static_cast<int>(
+        std::min(cuda::blocks_for(count, cuda::block_size * per_thread), most_parts));
+    auto* parts = static_cast<PatternErrors*>(scratch_->at_least(most_parts * sizeof(*errors)));
+    start("a check", cuda::error_parts<Body>, num_parts, count, body, parts);
+    start("the join of a check's errors", cuda::join_errors, 1, num_parts, parts, errors);
   }
 
   template <class Body>

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "machine/device/device.h"
@@ -45,6 +46,8 @@ class Scratch {
 };
 
 std::unique_ptr<Kernels> make_kernels(const Queue& queue);
+// Stream::capture.
+std::unique_ptr<Graph> capture(const Queue& queue, const std::function<void()>& queue_work);
 // Makes a gate in a stream: a kernel of one thread that waits for a word in host memory.
 std::unique_ptr<Gate> make_gate(const Queue& queue, double deadline_s);
 

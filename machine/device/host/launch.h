@@ -15,6 +15,7 @@
 #include "machine/device/host/streaming.h"
 #include "machine/device/host/threads.h"
 #include "machine/device/kernels/fields.h"
+#include "machine/device/pattern.h"
 
 namespace machine {
 
@@ -198,6 +199,21 @@ class HostLaunch {
                      }
                    });
     *out = HostLanes{}.sum<double>(chunks, [=](std::int64_t i) { return to[i]; });
+  }
+
+  template <class Body>
+  void find_errors(std::int64_t count, Body body, PatternErrors* errors) const {
+    constexpr std::int64_t chunk = 1 << 20, work = 32;  // cost of an element, as of bytes moved
+    const std::int64_t chunks = (count + chunk - 1) / chunk;
+    std::vector<PatternErrors> found(static_cast<std::size_t>(chunks), PatternErrors{});
+    PatternErrors* const to = found.data();
+    host::parallel(device_->threads(), chunks, chunk * work, 1,
+                   [=](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = begin; i < end; ++i)
+                       for (std::int64_t j = i * chunk; j < std::min(count, (i + 1) * chunk); ++j)
+                         body(j, to[i]);
+                   });
+    for (const PatternErrors& one : found) errors->add(one);
   }
 
   template <class Body>

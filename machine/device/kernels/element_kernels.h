@@ -3,6 +3,7 @@
 //   each(count, body, fields...)      body(values...) for every element
 //   each_at(rows, index, body, fields...)   body(index(i), values...), of rows of index.cols
 //   join_to(count, body, a, b, outs, store)   body(a, b, out), the result to every one of outs
+//   find_errors(count, body, errors)  body(i, errors) for every element
 
 #include <stdexcept>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "machine/device/kernels/element_bodies.h"
 #include "machine/device/kernels/fields.h"
 #include "machine/device/kernels/gelu_table.h"
+#include "machine/device/kernels/pattern_bodies.h"
 
 namespace machine::kernel {
 
@@ -99,6 +101,30 @@ class ElementKernels : public Kernels {
     visit(out.dtype(), [&]<class T>(T) {
       launch_.each_at(out.rows(), GlobalIndex(out.cols(), region),
                       FillUniform<Value<T>>{seed, low, high}, Out<T>(out));
+    });
+  }
+
+  void fill_pattern(const Tensor& out, const Pattern& pattern, int rank,
+                    std::int64_t first) override {
+    check({&out});
+    check_dtypes(pattern.dtype, {&out});
+    if (out.size() == 0) return;
+    visit_every(out.dtype(), [&]<class T>(T) {
+      launch_.each_at(1, GlobalIndex(out.size(), {0, first, 0}),
+                      FillPattern<Value<T>>{pattern, rank}, Out<T>(out));
+    });
+  }
+
+  void check_pattern(const Tensor& output, const Pattern& pattern, const PatternPart& part,
+                     double bound, const Tensor& errors) override {
+    check({&output, &errors});
+    check_dtypes(pattern.dtype, {&output});
+    check_dtypes(Dtype::uint64, {&errors});
+    check_sizes(pattern_error_words, {&errors});
+    const Tensor actual = output.slice(part.begin, {part.count});
+    visit_every(output.dtype(), [&]<class T>(T) {
+      launch_.find_errors(part.count, CheckPattern<T>{pattern, part, bound, actual.as<T>()},
+                          static_cast<PatternErrors*>(errors.data()));
     });
   }
 

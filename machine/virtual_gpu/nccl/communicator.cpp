@@ -6,6 +6,7 @@
 
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/graphs.h"
 #include "machine/virtual_gpu/nccl/work.h"
 
 namespace machine::virtual_gpu::nccl {
@@ -70,6 +71,12 @@ ncclResult_t Communicator::ready() {
 }
 
 void Communicator::queue(const std::shared_ptr<Queue>& queue, std::vector<Task> tasks) {
+  // Each launch of a graph is an operation of its own.
+  if (is_captured(queue) &&
+      capture(queue, [self = shared_from_this(), tasks](const auto& launched) {
+        self->queue(launched, tasks);
+      }))
+    return;
   std::uint32_t number = 0;
   std::vector<std::uint64_t> numbers;
   {

@@ -7,6 +7,7 @@
 
 #include <nccl.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -86,5 +87,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<ncclResult_t> error_{ncclSuccess};
   std::string error_text_;
 };
+
+// Returns this process's end of a live communicator, or null with the text set.
+std::shared_ptr<Communicator> end_of(ncclComm_t comm);
+
+// Number of registrations that were not released (registration.cpp).
+std::size_t registrations();
 
 }  // namespace machine::virtual_gpu::nccl

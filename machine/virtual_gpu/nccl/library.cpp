@@ -15,6 +15,7 @@
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/counts.h"
 #include "machine/virtual_gpu/errors.h"
+#include "machine/virtual_gpu/graphs.h"
 #include "machine/virtual_gpu/memory.h"
 #include "machine/virtual_gpu/nccl/communicator.h"
 #include "machine/virtual_gpu/nccl/reduce.h"
@@ -30,12 +31,17 @@ namespace {
 std::mutex mutex;  // of the handles
 std::set<ncclComm_t> handles;
 
+}  // namespace
+
 std::shared_ptr<Communicator> end_of(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
   if (handles.contains(comm)) return comm->end;
   refused(ncclInvalidArgument, "not a communicator, or a destroyed one");
   return nullptr;
 }
+
+namespace {
+
 ncclComm_t handle_of(std::shared_ptr<Communicator> end) {
   const std::lock_guard lock(mutex);
   return *handles.insert(new ncclComm{std::move(end)}).first;
@@ -151,6 +157,8 @@ ncclResult_t call(Kind kind, const void* input, void* output, std::size_t count,
   const auto queue = queue_of(stream);
   if (result == ncclSuccess && (!queue || queue->device != on->device()))
     result = refused(ncclUnhandledCudaError, "the stream is not one of the communicator's device");
+  if (result == ncclSuccess && may_queue(queue) != cudaSuccess)
+    result = refused(ncclUnhandledCudaError, cudaGetErrorString(cudaGetLastError()));
   if (group.depth == 0)
     return result == ncclSuccess ? launch({{on, queue, {std::move(task)}}}) : result;
   if (result == ncclSuccess) {
