@@ -218,6 +218,7 @@ class CudaDevice final : public Device {
                     static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
                     properties.minor);
     identity_ = identity_of(properties);
+    memory_bytes_ = properties.totalGlobalMem;
     compute_capability_ = properties.major * 10 + properties.minor;
     stream_ = std::make_unique<CudaStream>(*this, index_, streams_);
   }
@@ -233,6 +234,7 @@ class CudaDevice final : public Device {
     const cudaError_t status = cudaDeviceSynchronize();
     return status == cudaSuccess ? "" : "cudaDeviceSynchronize: " + text_of(status);
   }
+  std::uint64_t memory_bytes() const override { return memory_bytes_; }
   int compute_capability() const override { return compute_capability_; }
   std::unique_ptr<Stream> make_stream() override {
     return std::make_unique<CudaStream>(*this, index_, streams_);
@@ -291,7 +293,7 @@ class CudaDevice final : public Device {
   FreedBlocks freed_;
   std::vector<cudaStream_t> streams_;  // the first is that of stream()
   PinnedMemory pinned_;
-  std::uint64_t identity_ = 0;
+  std::uint64_t identity_ = 0, memory_bytes_ = 0;
   int compute_capability_ = 0;
   std::string description_;
 };
