@@ -51,7 +51,9 @@ TrainingConfig held_as(TrainingConfig config, const Holding& holding) {
   return config;
 }
 
-Held of_config(const TrainingConfig& config) {
+}  // namespace
+
+Held held_by_stage(const TrainingConfig& config, int stage, machine::World& world) {
   // Further micro-batches only repeat the middle of a schedule.
   pipeline::Size size = pipeline_size(config);
   size.micro_batches = std::min(size.micro_batches, 2 * size.stages);
@@ -59,19 +61,21 @@ Held of_config(const TrainingConfig& config) {
       pipeline::all_stages(pipeline::find_schedule(config.pipeline.schedule), size);
   zero::GradientPlan plan;
   ModelParts parts;
-  const machine::Grid grid(config.degrees, 0);
-  machine::run_ranks(1, [&](machine::World& world) {
+  const machine::Grid first(config.degrees, 0);
+  const machine::Grid grid(config.degrees, first.rank_at(machine::Axis::pp, stage));
+  {
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp));
-    ModelChunks model(config, schedules.placement, 0, world.device(), tp, &world.host_device());
+    ModelChunks model(config, schedules.placement, stage, world.host_device(), tp,
+                      &world.host_device());
     plan = zero::gradient_plan(model.parameters(), config.precision.dtype, grid,
                                static_cast<double>(config.tokens()));
     parts = model_parts(model);
-  });
+  }
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
   const zero::ExpectedMemory states =
       zero::expected_memory(config.zero.stage, plan, layout, config.optimizer.rule(),
                             config.step_options(), model_usage(config, parts));
-  const PassagePeaks passage = passage_peaks(config, schedules, 0);
+  const PassagePeaks passage = passage_peaks(config, schedules, stage);
   Held held;
   held.gpu.parameters = static_cast<double>(states.parameters);
   held.gpu.gradients = static_cast<double>(states.gradients);
@@ -86,7 +90,18 @@ Held of_config(const TrainingConfig& config) {
       config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options());
   held.nvme.parameters = static_cast<double>(files.values);
   held.nvme.optimizer = static_cast<double>(files.states);
+  held.gpu_at_start =
+      static_cast<double>(layout.value_elements) * static_cast<double>(size_of(plan.value_dtype)) +
+      static_cast<double>(layout.elements) * static_cast<double>(size_of(plan.gradient_dtype));
   held.assumption = "tensor by tensor, as this program allocates; without staging of collectives";
+  return held;
+}
+
+namespace {
+
+Held of_config(const TrainingConfig& config) {
+  Held held;
+  machine::run_ranks(1, [&](machine::World& world) { held = held_by_stage(config, 0, world); });
   return held;
 }
 
