@@ -22,8 +22,8 @@ struct Needed {
   bool at_start = false;  // the start needs more than a step
 };
 
-Needed needed(const TrainingConfig& config, int stage, bool on_gpu, machine::World& world) {
-  const Held held = held_by_stage(config, stage, world);
+Needed needed(const TrainingConfig& config, int stage, bool on_gpu) {
+  const Held held = held_by_stage(config, stage);
   const double step = held.gpu.total();
   Needed all{.device = std::max(step, held.gpu_at_start),
              .host = held.cpu.total(),
@@ -38,9 +38,16 @@ bool fits(const Needed& all, const Room& room) {
          (room.host <= 0 || all.host <= room.host);
 }
 
-bool stages_fit(const TrainingConfig& config, const Room& room, machine::World& world) {
+// Returns the mean of a rank's bytes in host memory over the stages.
+double mean_on_host(const TrainingConfig& config, bool on_gpu) {
+  double sum = 0;
+  for (int stage = 0; stage < config.degrees.pp; ++stage) sum += needed(config, stage, on_gpu).host;
+  return sum / config.degrees.pp;
+}
+
+bool stages_fit(const TrainingConfig& config, const Room& room) {
   for (const int stage : {0, config.degrees.pp - 1})
-    if (!fits(needed(config, stage, room.computes_on_gpu, world), room)) return false;
+    if (!fits(needed(config, stage, room.computes_on_gpu), room)) return false;
   return true;
 }
 
@@ -51,8 +58,8 @@ std::string text(const Bytes& bytes) {
                      bytes_text(bytes.buffers));
 }
 
-std::string advice(const TrainingConfig& config, const Room& room, machine::World& world) {
-  const std::optional<machine::Degrees> nearest = nearest_degrees(config, room, world);
+std::string advice(const TrainingConfig& config, const Room& room) {
+  const std::optional<machine::Degrees> nearest = nearest_degrees(config, room);
   if (!nearest) return "no tensor- and pipeline-parallel degrees fit";
   return fmt::format(
       "the nearest degrees that fit are tensor-model-parallel-size {} x "
@@ -79,6 +86,7 @@ Room room_of_rank(machine::World& world, const machine::Group& group, machine::D
   const std::string& mine = world.host(world.rank());
   const auto ranks = static_cast<double>(
       std::ranges::count_if(group.members, [&](int member) { return world.host(member) == mine; }));
+  room.one_host = world.on_one_host(group);
   const HostMemory memory = host_memory();
   if (memory.room <= 0) return room;
   // Freed memory that the process keeps can be used again.
@@ -88,24 +96,28 @@ Room room_of_rank(machine::World& world, const machine::Group& group, machine::D
 }
 
 std::string why_too_large(const TrainingConfig& config, int stage, const Room& room,
-                          machine::World& world, double reference) {
-  Needed all = needed(config, stage, room.computes_on_gpu, world);
+                          double reference) {
+  Needed all = needed(config, stage, room.computes_on_gpu);
+  if (room.one_host) all.host = mean_on_host(config, room.computes_on_gpu);
   all.host += reference;
   if (fits(all, room)) return "";
   const bool device = room.device > 0 && all.device > room.device;
   std::string why = fmt::format(
-      "a rank of pipeline stage {} needs at least {} of {} memory, and {} are available ({}{}{})",
-      stage, bytes_text(device ? all.device : all.host), device ? "device" : "host",
+      "a rank{} needs at least {} of {} memory, and {} are available ({}{}{})",
+      config.degrees.pp > 1 && (device || !room.one_host)
+          ? fmt::format(" of pipeline stage {}", stage)
+          : "",
+      bytes_text(device ? all.device : all.host), device ? "device" : "host",
       bytes_text(device ? room.device : room.host), text(all.parts),
       all.at_start ? "; the start holds whole values and gradients" : "",
-      reference > 0 ? fmt::format("; the reference in double {}", bytes_text(reference)) : "");
+      reference > 0 ? fmt::format("; share of the reference in double {}", bytes_text(reference))
+                    : "");
   all.host -= reference;
   if (reference > 0 && fits(all, room)) return why + "; --reference none needs no second copy";
-  return why + "; " + advice(config, room, world);
+  return why + "; " + advice(config, room);
 }
 
-std::optional<machine::Degrees> nearest_degrees(const TrainingConfig& config, const Room& room,
-                                                machine::World& world) {
+std::optional<machine::Degrees> nearest_degrees(const TrainingConfig& config, const Room& room) {
   constexpr int most_tp = 64, most_pp = 128;
   std::vector<machine::Degrees> candidates;
   for (int tp = 1; tp <= most_tp; tp *= 2)
@@ -123,7 +135,7 @@ std::optional<machine::Degrees> nearest_degrees(const TrainingConfig& config, co
       if (tried.model.tokens > 0)
         tried.model.vocabulary = padded_vocabulary(tried.model, degrees.tp);
       validate(tried);
-      if (stages_fit(tried, room, world)) return degrees;
+      if (stages_fit(tried, room)) return degrees;
     } catch (const std::invalid_argument&) {
       // The model or the schedule does not allow these degrees.
     }

@@ -1,5 +1,6 @@
 #include "suite/plan/fitting.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <initializer_list>
@@ -27,13 +28,9 @@ TrainingConfig model(const std::string& name) {
 // Returns why a rank with a GPU of this size, and 1 TiB of host memory, cannot hold its stage.
 std::string why(const TrainingConfig& config, double gpu_memory, int stage = 0,
                 double reference = 0, double host_memory = 1024 * GiB) {
-  std::string result;
-  machine::run_ranks(1, [&](machine::World& world) {
-    result = why_too_large(config, stage,
-                           {.device = gpu_memory, .host = host_memory, .computes_on_gpu = true},
-                           world, reference);
-  });
-  return result;
+  return why_too_large(config, stage,
+                       {.device = gpu_memory, .host = host_memory, .computes_on_gpu = true},
+                       reference);
 }
 
 void expect_words(const std::string& text, std::initializer_list<std::string> words) {
@@ -45,37 +42,33 @@ void expect_words(const std::string& text, std::initializer_list<std::string> wo
 // 2 + 4 + 12 bytes for each parameter: 113 GiB.
 TEST(Fitting, AModelOf7BillionNeedsSeveralGpusOf80GiB) {
   const std::string text = why(model("llama2_7b"), 80 * GiB);
-  expect_words(text, {"a rank of pipeline stage 0 needs at least 1", "GiB of device memory",
-                      "80.0 GiB are available", "parameters 12.6 GiB", "gradients 25.1 GiB",
-                      "optimizer 75.3 GiB", "the nearest degrees that fit are", "= 2 ranks"});
+  expect_words(text, {"a rank needs at least 1", "GiB of device memory", "80.0 GiB are available",
+                      "parameters 12.6 GiB", "gradients 25.1 GiB", "optimizer 75.3 GiB",
+                      "the nearest degrees that fit are", "= 2 ranks"});
   EXPECT_EQ(why(model("llama2_7b"), 256 * GiB), "");
 }
 
 TEST(Fitting, TheNearestDegreesFitOnEveryStage) {
   TrainingConfig config = model("llama2_70b");
   config.degrees.dp = 2;
-  machine::run_ranks(1, [&](machine::World& world) {
-    const Room room{.device = 80 * GiB, .host = 1024 * GiB, .computes_on_gpu = true};
-    const std::optional<machine::Degrees> nearest = nearest_degrees(config, room, world);
-    ASSERT_TRUE(nearest);
-    EXPECT_EQ(nearest->dp, 2);
-    EXPECT_GE(nearest->tp * nearest->pp, 16);  // 18 bytes for each of 69e9 parameters, over 80 GiB
-    EXPECT_LE(nearest->tp * nearest->pp, 32);
-    config.degrees = *nearest;
-    for (int stage = 0; stage < nearest->pp; ++stage)
-      EXPECT_EQ(why_too_large(config, stage, room, world), "") << stage;
-    EXPECT_FALSE(nearest_degrees(config, {.device = 0x1p20, .computes_on_gpu = true}, world));
-  });
+  const Room room{.device = 80 * GiB, .host = 1024 * GiB, .computes_on_gpu = true};
+  const std::optional<machine::Degrees> nearest = nearest_degrees(config, room);
+  ASSERT_TRUE(nearest);
+  EXPECT_EQ(nearest->dp, 2);
+  EXPECT_GE(nearest->tp * nearest->pp, 16);  // 18 bytes for each of 69e9 parameters, over 80 GiB
+  EXPECT_LE(nearest->tp * nearest->pp, 32);
+  config.degrees = *nearest;
+  for (int stage = 0; stage < nearest->pp; ++stage)
+    EXPECT_EQ(why_too_large(config, stage, room), "") << stage;
+  EXPECT_FALSE(nearest_degrees(config, {.device = 0x1p20, .computes_on_gpu = true}));
 }
 
 // Numbers of elements and bytes exceed 32 bits on every path.
 TEST(Fitting, CountsIn64Bits) {
   TrainingConfig config = model("gpt3_175b");
-  machine::run_ranks(1, [&](machine::World& world) {
-    const Held held = held_by_stage(config, 0, world);
-    EXPECT_NEAR(held.gpu.parameters, 2 * 175e9, 2e9);
-    EXPECT_NEAR(held.gpu_at_start, 6 * 175e9, 6e9);
-  });
+  const Held held = held_by_stage(config, 0);
+  EXPECT_NEAR(held.gpu.parameters, 2 * 175e9, 2e9);
+  EXPECT_NEAR(held.gpu_at_start, 6 * 175e9, 6e9);
   EXPECT_EQ((machine::Degrees{.tp = 65536, .dp = 65536}).ranks(), 2147483647);
   config.degrees.dp = 65536;
   config.batch.micro_batch_size = 65536;
@@ -94,7 +87,28 @@ TEST(Fitting, TheStartOfZeroStage3HoldsWholeValues) {
 TEST(Fitting, TheReferenceIsTheFirstThingToLeaveOut) {
   const std::string text = why(model("tiny"), GiB, 0, 64 * GiB, 32 * GiB);
   expect_words(text, {"64.0 GiB of host memory", "32.0 GiB are available",
-                      "the reference in double 64.0 GiB", "--reference none"});
+                      "share of the reference in double 64.0 GiB", "--reference none"});
+}
+
+// On one host, a stage may need more than its share if another needs less.
+TEST(Fitting, TheStagesOfOneHostShareItsMemory) {
+  TrainingConfig config = model("gpt2_124m");
+  config.precision.dtype = machine::Dtype::float32;
+  config.degrees.pp = 2;
+  Room room;
+  const auto bytes = [&](int stage) {
+    const Held held = held_by_stage(config, stage);
+    return held.gpu.total() + held.cpu.total();
+  };
+  ASSERT_NE(bytes(0), bytes(1));
+  room.host = (bytes(0) + bytes(1)) / 2;
+  const int larger = bytes(0) > bytes(1) ? 0 : 1;
+  expect_words(why_too_large(config, larger, room),
+               {fmt::format("a rank of pipeline stage {} needs", larger), "of host memory"});
+  room.one_host = true;
+  EXPECT_EQ(why_too_large(config, larger, room), "");
+  room.host -= 1;
+  expect_words(why_too_large(config, larger, room), {"a rank needs at least"});
 }
 
 TEST(Fitting, AnUnknownRoomRefusesNothing) { EXPECT_EQ(why(model("llama2_70b"), 0, 0, 0, 0), ""); }

@@ -24,7 +24,6 @@
 #include <string_view>
 #include <vector>
 
-#include "machine/world/world.h"
 #include "suite/configuration/training_config.h"
 
 namespace suite::configuration {
@@ -68,7 +67,7 @@ bool fits(const Held& held, const Machine& machine);
 // largest (ours.cpp), or why there are no numbers.
 Held ours(const TrainingConfig& training, const Holding& holding);
 // Returns those of a valid configuration on a rank of one stage. Allocates no tensor.
-Held held_by_stage(const TrainingConfig& config, int stage, machine::World& world);
+Held held_by_stage(const TrainingConfig& config, int stage);
 
 // The largest model that fits: more or fewer layers of a known shape, else a number of parameters.
 struct Largest {

@@ -53,7 +53,7 @@ TrainingConfig held_as(TrainingConfig config, const Holding& holding) {
 
 }  // namespace
 
-Held held_by_stage(const TrainingConfig& config, int stage, machine::World& world) {
+Held held_by_stage(const TrainingConfig& config, int stage) {
   // Further micro-batches only repeat the middle of a schedule.
   pipeline::Size size = pipeline_size(config);
   size.micro_batches = std::min(size.micro_batches, 2 * size.stages);
@@ -63,14 +63,14 @@ Held held_by_stage(const TrainingConfig& config, int stage, machine::World& worl
   ModelParts parts;
   const machine::Grid first(config.degrees, 0);
   const machine::Grid grid(config.degrees, first.rank_at(machine::Axis::pp, stage));
-  {
+  machine::run_ranks(1, [&](machine::World& world) {  // has as many hosts as the grid needs
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp));
     ModelChunks model(config, schedules.placement, stage, world.host_device(), tp,
                       &world.host_device());
     plan = zero::gradient_plan(model.parameters(), config.precision.dtype, grid,
                                static_cast<double>(config.tokens()));
     parts = model_parts(model);
-  }
+  });
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
   const zero::ExpectedMemory states =
       zero::expected_memory(config.zero.stage, plan, layout, config.optimizer.rule(),
@@ -97,22 +97,12 @@ Held held_by_stage(const TrainingConfig& config, int stage, machine::World& worl
   return held;
 }
 
-namespace {
-
-Held of_config(const TrainingConfig& config) {
-  Held held;
-  machine::run_ranks(1, [&](machine::World& world) { held = held_by_stage(config, 0, world); });
-  return held;
-}
-
-}  // namespace
-
 Held ours(const TrainingConfig& training, const Holding& holding) {
   Held none;
   none.not_held = why_not(training);
   if (!none.not_held.empty()) return none;
   try {
-    return of_config(held_as(training, holding));
+    return held_by_stage(held_as(training, holding), 0);
   } catch (const std::invalid_argument& error) {
     none.not_held = error.what();
     return none;

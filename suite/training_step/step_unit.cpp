@@ -30,13 +30,19 @@ Corpus corpus_of(const std::string& file, std::uint64_t seed, const TrainingConf
                       : Corpus::from_file(file, config.model.sequence, config.model.tokens);
 }
 
-// Returns the least bytes of the reference in double on this rank (reference.h): values, gradients,
-// the optimizer's states, and a copy of the gradients.
+// Returns a rank's share of the least bytes of the reference in double on the host of rank 0
+// (reference.h): values, gradients, the optimizer's states, and a copy of the gradients.
 double reference_bytes(const TrainingConfig& config, const harness::Context& context) {
-  if (context.group.index != 0 || parse_against(context.reference.kind) != Against::cpu) return 0;
+  if (parse_against(context.reference.kind) != Against::cpu) return 0;
+  const machine::World& world = context.world;
+  const std::vector<int>& members = context.group.members;
+  const std::string& first = world.host(members.front());
+  if (world.host(world.rank()) != first) return 0;
+  const auto sharers = static_cast<double>(
+      std::ranges::count_if(members, [&](int member) { return world.host(member) == first; }));
   const double states = config.optimizer.type == "adamw" ? 2 : 0;
   return (3 + states) * sizeof(double) *
-         static_cast<double>(layers::parameters_count(config.model));
+         static_cast<double>(layers::parameters_count(config.model)) / sharers;
 }
 
 }  // namespace
@@ -54,7 +60,7 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
       machine::Grid(config.degrees, context.group.index).coordinate(machine::Axis::pp);
   return configuration::why_too_large(
       config, stage, configuration::room_of_rank(context.world, context.group, context.device),
-      context.world, reference_bytes(config, context));
+      reference_bytes(config, context));
 }
 
 void StepUnit::check_files(const Case& c, const harness::Files& files) {
