@@ -64,6 +64,16 @@ std::string why_rejected(const RunContext& context, const Counts& counts, bool n
   return "";
 }
 
+// Returns the number of passed cases whose numbers no oracle judged.
+std::ptrdiff_t passed_without_numerics(const std::vector<Record>& records) {
+  return std::ranges::count_if(records, [](const Record& record) {
+    const auto numerics =
+        std::ranges::find(record.oracles, Oracle::numerics, &OracleResult::oracle);
+    return record.verdict == Ruling::pass && numerics != record.oracles.end() &&
+           numerics->ruling == Ruling::skipped;
+  });
+}
+
 }  // namespace
 
 void Counts::add(Ruling ruling) {
@@ -90,6 +100,9 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
   summary.details = fmt::format("{}{} passed, {} failed, {} skipped",
                                 why_rejected(context, counts, no_communication), counts.passed,
                                 counts.failed, counts.skipped);
+  if (const std::ptrdiff_t cases = passed_without_numerics(records); cases > 0)
+    summary.details +=
+        fmt::format("; numerics not judged in {} {}", cases, cases == 1 ? "case" : "cases");
   if (gpus.is_virtual) summary.details += "; no hardware was tested";
   if (gpus.tested < gpus.seen)
     summary.details +=

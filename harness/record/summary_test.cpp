@@ -38,5 +38,19 @@ TEST(UnitSummary, WithoutRatesTakesTheCaseNearestItsLimit) {
   EXPECT_EQ(summarize({}, {records[2]}).units.at(0).best_case, nullptr);
 }
 
+TEST(Summary, CountsPassedCasesWithoutNumerics) {
+  Record judged = of(Ruling::pass, {}), alone = judged, failed = of(Ruling::fail, {});
+  judged.oracles = {{Oracle::numerics, Ruling::pass, 0, 0, "right"}};
+  alone.oracles = {{Oracle::numerics, Ruling::skipped, 0, 0, "no reference"},
+                   {Oracle::determinism, Ruling::pass, 0, 0, "same bits"}};
+  failed.oracles = alone.oracles;
+  const auto details = [](const std::vector<Record>& records) {
+    return summarize({}, records).details;
+  };
+  EXPECT_EQ(details({judged}).find("not judged"), std::string::npos);
+  EXPECT_NE(details({judged, alone, failed}).find("numerics not judged in 1 case"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace harness

@@ -44,7 +44,7 @@ class BoardWorld : public machine::World {
 
  private:
   int cores_of_host() const override { return 1; }
-  void bind(int, int) override {}
+  int bind(int, int) override { return 0; }
   SharedMemory shared_memory() override { return {}; }
   std::string host_ = "node1";
 };

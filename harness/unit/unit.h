@@ -66,9 +66,17 @@ namespace harness {
 
 class Rates;
 
-// Files of the command line; empty: not specified.
+// The losses with which a training step is compared: --reference (cpu, stored or none),
+// --reference-file and --save-reference.
+struct LossReference {
+  std::string kind = "cpu", file = {}, save = {};
+};
+
+// Files of the command line; empty: not specified. seed: of the run.
 struct Files {
   std::string data, load, save;
+  LossReference reference = {};
+  std::uint64_t seed = 1234;
 };
 
 // The ranks, device and inputs of a case.
@@ -81,6 +89,7 @@ struct Context {
   std::string data_file = {};  // --data; empty: generated
   std::string load_file = {};  // --load; empty: initial values are random
   std::string save_file = {};  // --save; empty: values are not saved
+  LossReference reference = {};
 };
 
 // The cost of one iteration on one rank, and the factors of its rates.

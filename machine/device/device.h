@@ -107,7 +107,8 @@ class Device {
   // Waits for all work of the device. Returns the error that every later call would return, or
   // empty: after a failed kernel, a process cannot use its CUDA device any more.
   virtual std::string why_broken() { return ""; }
-  virtual int compute_capability() const { return 0; }  // 90 for sm_90; 0 for the host
+  virtual std::uint64_t memory_bytes() const { return 0; }  // of the GPU; 0 for the host
+  virtual int compute_capability() const { return 0; }      // 90 for sm_90; 0 for the host
   virtual ComputeUnits compute_units() const { return {}; }
 
   // Zero bytes give an empty Memory with null data. Throws MachineError if memory is exhausted,

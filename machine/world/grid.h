@@ -6,7 +6,10 @@
 //   Grid grid({.tp = 2, .dp = 2, .pp = 2}, rank);      // 8 ranks
 //   grid.coordinates().dp; grid.group(Axis::tp).members;
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "machine/world/group.h"
@@ -22,7 +25,13 @@ constexpr std::string_view name(Axis axis) {
 
 struct Degrees {
   int tp = 1, cp = 1, ep = 1, dp = 1, pp = 1;
-  int ranks() const { return tp * cp * ep * dp * pp; }
+  // Saturates, because the product of five valid degrees may exceed 32 bits.
+  int ranks() const {
+    std::int64_t product = 1;
+    for (const int degree : {tp, cp, ep, dp, pp})
+      product = std::min<std::int64_t>(product * degree, std::numeric_limits<int>::max());
+    return static_cast<int>(product);
+  }
   int operator[](Axis axis) const {
     return std::array{tp, cp, ep, dp, pp}[static_cast<std::size_t>(axis)];
   }

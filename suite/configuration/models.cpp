@@ -42,6 +42,12 @@ const std::vector<NamedModel>& models() {
       {"llama2_7b",
        llama({.layers = 32, .hidden = 4096, .heads = 32, .vocabulary = 32000, .sequence = 4096},
              11008, 32)},
+      {"llama2_13b",
+       llama({.layers = 40, .hidden = 5120, .heads = 40, .vocabulary = 32000, .sequence = 4096},
+             13824, 40)},
+      {"llama2_70b",
+       llama({.layers = 80, .hidden = 8192, .heads = 64, .vocabulary = 32000, .sequence = 4096},
+             28672, 8)},
       {"gpt3_175b",
        {.layers = 96, .hidden = 12288, .heads = 96, .vocabulary = 50257, .sequence = 2048}},
   };

@@ -5,7 +5,7 @@
 //   gpt2_124m, gpt2_1558m  Radford et al. 2019
 //   gpt3_175b              Brown et al. 2020, arXiv:2005.14165
 //   llama_tiny             Llama's parts, for tests
-//   llama2_7b              Touvron et al. 2023, arXiv:2307.09288
+//   llama2_7b, _13b, _70b  Touvron et al. 2023, arXiv:2307.09288
 
 #include <string>
 #include <vector>

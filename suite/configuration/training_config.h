@@ -136,7 +136,8 @@ struct TrainingConfig {
   std::string weights;  // a file of initial values (trainer/gpt2_weights.h); empty: random ones
 
   int micro_batches() const {
-    return batch.global_batch_size / (degrees.dp * batch.micro_batch_size);
+    return static_cast<int>(batch.global_batch_size /
+                            (std::int64_t{degrees.dp} * batch.micro_batch_size));
   }
   std::int64_t tokens() const { return std::int64_t{batch.global_batch_size} * model.sequence; }
   int shards() const { return degrees.dp * degrees.cp; }  // number of ZeRO shards

@@ -50,6 +50,8 @@ std::string text(const Holding& holding);  // "stage 3, optimizer cpu, parameter
 
 struct Held {
   Bytes gpu, cpu, nvme;
+  // `ours`: whole values and gradients, which every ZeRO stage holds until its first step is made.
+  double gpu_at_start = 0;
   std::string assumption;  // "2Ψ + 2Ψ + 12Ψ/d", …
   std::string not_held;    // reason for missing numbers: "not implemented", …
 };
@@ -64,6 +66,8 @@ bool fits(const Held& held, const Machine& machine);
 // Returns the bytes that this program would allocate on the first pipeline stage, which is the
 // largest (ours.cpp), or why there are no numbers.
 Held ours(const TrainingConfig& training, const Holding& holding);
+// Returns those of a valid configuration on a rank of one stage. Allocates no tensor.
+Held held_by_stage(const TrainingConfig& config, int stage);
 
 // The largest model that fits: more or fewer layers of a known shape, else a number of parameters.
 struct Largest {

@@ -124,6 +124,8 @@ TEST(ModelShape, CountsParametersExactly) {
   EXPECT_EQ(parameters_of(named_model("gpt2_124m")), 124'439'808);
   EXPECT_EQ(parameters_of(named_model("gpt2_1558m")), 1'557'611'200);
   EXPECT_EQ(parameters_of(named_model("llama2_7b")), 6'738'415'616);
+  EXPECT_EQ(parameters_of(named_model("llama2_13b")), 13'015'864'320);
+  EXPECT_EQ(parameters_of(named_model("llama2_70b")), 68'976'648'192);
   EXPECT_NEAR(parameters_of(named_model("gpt3_175b")), 175e9, 0.5e9);
   for (const std::string& name : model_names())
     EXPECT_EQ(parameters_of(named_model(name)), layers::parameters_count(named_model(name)))

@@ -51,7 +51,9 @@ TrainingConfig held_as(TrainingConfig config, const Holding& holding) {
   return config;
 }
 
-Held of_config(const TrainingConfig& config) {
+}  // namespace
+
+Held held_by_stage(const TrainingConfig& config, int stage) {
   // Further micro-batches only repeat the middle of a schedule.
   pipeline::Size size = pipeline_size(config);
   size.micro_batches = std::min(size.micro_batches, 2 * size.stages);
@@ -59,10 +61,12 @@ Held of_config(const TrainingConfig& config) {
       pipeline::all_stages(pipeline::find_schedule(config.pipeline.schedule), size);
   zero::GradientPlan plan;
   ModelParts parts;
-  const machine::Grid grid(config.degrees, 0);
-  machine::run_ranks(1, [&](machine::World& world) {
+  const machine::Grid first(config.degrees, 0);
+  const machine::Grid grid(config.degrees, first.rank_at(machine::Axis::pp, stage));
+  machine::run_ranks(1, [&](machine::World& world) {  // has as many hosts as the grid needs
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp));
-    ModelChunks model(config, schedules.placement, 0, world.device(), tp, &world.host_device());
+    ModelChunks model(config, schedules.placement, stage, world.host_device(), tp,
+                      &world.host_device());
     plan = zero::gradient_plan(model.parameters(), config.precision.dtype, grid,
                                static_cast<double>(config.tokens()));
     parts = model_parts(model);
@@ -70,8 +74,9 @@ Held of_config(const TrainingConfig& config) {
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
   const zero::ExpectedMemory states =
       zero::expected_memory(config.zero.stage, plan, layout, config.optimizer.rule(),
-                            config.step_options(), model_passes(config, parts, schedules.of(0)));
-  const PassagePeaks passage = passage_peaks(config, schedules, 0);
+                            config.step_options(),
+                            model_passes(config, parts, schedules.of(stage)));
+  const PassagePeaks passage = passage_peaks(config, schedules, stage);
   Held held;
   held.gpu.parameters = static_cast<double>(states.parameters);
   held.gpu.gradients = static_cast<double>(states.gradients);
@@ -86,18 +91,19 @@ Held of_config(const TrainingConfig& config) {
       config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options());
   held.nvme.parameters = static_cast<double>(files.values);
   held.nvme.optimizer = static_cast<double>(files.states);
+  held.gpu_at_start =
+      static_cast<double>(layout.value_elements) * static_cast<double>(size_of(plan.value_dtype)) +
+      static_cast<double>(layout.elements) * static_cast<double>(size_of(plan.gradient_dtype));
   held.assumption = "tensor by tensor, as this program allocates; without staging of collectives";
   return held;
 }
-
-}  // namespace
 
 Held ours(const TrainingConfig& training, const Holding& holding) {
   Held none;
   none.not_held = why_not(training);
   if (!none.not_held.empty()) return none;
   try {
-    return of_config(held_as(training, holding));
+    return held_by_stage(held_as(training, holding), 0);
   } catch (const std::invalid_argument& error) {
     none.not_held = error.what();
     return none;

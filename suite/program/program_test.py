@@ -91,6 +91,19 @@ class BadInput(TemporaryFolder):
         self.refused(2, ["data", text, "--out", self.path("no/pair")], "no/pair.bin")
         self.refused(2, ["data", self.path("text"), "--out", self.path("pair")], "cannot read")
 
+    def test_loss_curves(self):
+        speed = ["run", "training_speed", "--ranks", "1"]
+        curve = self.path("curve.json")
+        self.refused(2, [*speed, "--reference", "non"], "'non'", "'none'")
+        self.refused(2, [*speed, "--reference", "stored"], "--reference stored requires --reference-file")
+        self.refused(2, [*speed, "--reference-file", curve], "--reference-file requires --reference stored (got cpu)")
+        self.refused(2, [*speed, "--reference", "stored", "--reference-file", curve], "cannot read", "curve.json")
+        with open(curve, "w", encoding="utf-8") as file:
+            file.write('{"format": "shardmark loss curve 2"}')
+        self.refused(2, [*speed, "--reference", "stored", "--reference-file", curve], "curve.json: format is")
+        self.refused(2, ["run", "barrier", "--reference", "none"], "a case of a training step")
+        self.refused(2, ["run", "gpt_step", "--ranks", "1,2", "--save-reference", curve], "exactly one case of a training step")
+
     def test_traffic_files(self):
         traffic = ["run", "all_to_all_v", "--traffic"]
         self.refused(2, [*traffic, "skewd"], "'skewd'", "'skewed'")

@@ -35,14 +35,17 @@
 #include "suite/program/launch.h"
 #include "suite/program/run_command_line.h"
 #include "suite/training_step/configured_cases.h"
+#include "suite/training_step/curve_keys.h"
 
 namespace suite {
 namespace {
 
 // Rejects files that cannot be used, before any rank starts.
-void check_files(const harness::RunOptions& options, const std::vector<harness::PlannedCase>& cases,
+void check_files(const harness::RunOptions& options, std::uint64_t seed,
+                 const std::vector<harness::PlannedCase>& cases,
                  const std::vector<std::size_t>& selected) {
-  const harness::Files files{options.data_file, options.load_file, options.save_file};
+  const harness::Files files{options.data_file, options.load_file, options.save_file,
+                             options.reference, seed};
   if (!options.data_file.empty()) Corpus::check(options.data_file);
   const auto selected_of = [&](std::string_view unit) {
     return std::ranges::count_if(selected,
@@ -65,17 +68,21 @@ void check_files(const harness::RunOptions& options, const std::vector<harness::
     if (std::filesystem::equivalent(options.save_file, options.load_file, ignored))
       reject("--save and --load name the same file: {}", options.save_file);
   }
+  check_reference(options.reference, steps + selected_of("training_speed") +
+                                         selected_of("llama_step") + selected_of("gpt_grid"));
   for (const std::size_t index : selected) cases[index].check_files(files);
 }
 
 // Returns the options that, in addition to the case name, determine how a case is measured.
 harness::OptionTexts how_it_measures(const RunCommandLine& line) {
-  return {{"device", line.device},
-          {"seed", std::to_string(*line.seed)},
-          {"max_seconds", fmt::format("{}", line.options.max_seconds_per_case)},
-          {"timing", std::string(name(line.options.timing))},
-          {"data", line.options.data_file},
-          {"load", line.options.load_file}};
+  harness::OptionTexts texts{{"device", line.device},
+                             {"seed", std::to_string(*line.seed)},
+                             {"max_seconds", fmt::format("{}", line.options.max_seconds_per_case)},
+                             {"timing", std::string(name(line.options.timing))},
+                             {"data", line.options.data_file},
+                             {"load", line.options.load_file}};
+  if (line.options.reference.kind != "cpu") texts["reference"] = line.options.reference.kind;
+  return texts;
 }
 
 harness::RunContext context_of(const RunCommandLine& line, const std::string& configuration) {
@@ -321,7 +328,7 @@ int run(RunCommandLine line, int argc, char** argv) {
     front.list(cases, selected);
     return rank ? rank->ends(harness::accepted) : harness::accepted;
   }
-  check_files(line.options, cases, selected);
+  check_files(line.options, *line.seed, cases, selected);
   if (rank)
     return rank->ends(
         run_rank(line, std::move(request), std::move(cases), selected.size(), configuration));

@@ -16,6 +16,7 @@
 #include "suite/files/traffic.h"
 #include "suite/options/options.h"
 #include "suite/program/axes_text.h"
+#include "suite/training_step/stored_curve.h"
 
 namespace suite {
 namespace {
@@ -92,6 +93,12 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.text("--load", "FILE", line.options.load_file,
                "initial GPT-2 weights, .safetensors (default: random)");
   options.text("--save", "FILE", line.options.save_file, "weights of gpt_step after ten steps");
+  harness::LossReference& reference = line.options.reference;
+  options.text("--reference", "KIND", reference.kind,
+               "cpu (default): the step in double; stored: a loss curve; none");
+  options.choices([] { return against_names(); });
+  options.text("--reference-file", "FILE", reference.file, "loss curve of --reference stored");
+  options.text("--save-reference", "FILE", reference.save, "write the loss curve of one case");
 
   options.group("Launch and output");
   options.text("--out", "DIR", line.out_dir, "run directory (default: results/runs/TIME-HOST)");

@@ -207,9 +207,9 @@ std::size_t Trainer::data_bytes(const TrainingConfig& config, bool has_loss) {
 
 // The number of tokens that count is summed over dp, because dp ranks have different sequences (as
 // with Megatron-LM's --calculate-per-token-loss).
-void Trainer::draw_data() {
+void Trainer::draw_data(std::int64_t step) {
   const machine::During data(machine::Part::data);
-  tokens_.draw(steps_);
+  tokens_.draw(step);
   if (const Tensor& counted = tokens_.counted()) {
     step_->wait_for_values();  // gathering values uses the same group
     if (config_.degrees.dp > 1) communicator("dp")->all_reduce(counted, counted);
@@ -217,8 +217,8 @@ void Trainer::draw_data() {
   }
 }
 
-void Trainer::forward_backward() {
-  draw_data();
+void Trainer::forward_backward(std::int64_t data_of_step) {
+  draw_data(data_of_step);
   executor_->run(work_);
 }
 
@@ -240,8 +240,8 @@ void Trainer::scale_loss() {
 
 std::uint64_t Trainer::hash_of_values() {
   std::uint64_t all = 0;
-  with_values([&] {
-    for (const collectives::Parameter* parameter : parameters_)
+  with_each_part([&](const layers::Parameters& part) {
+    for (const collectives::Parameter* parameter : part)
       all = all * 0x100000001b3u + hash(parameter->value);
   });
   return all;

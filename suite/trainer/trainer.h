@@ -36,7 +36,8 @@ class Trainer {
   Trainer(machine::World& world, const machine::Group& group, machine::Device& device,
           TrainingConfig config, const Corpus& corpus);
 
-  void forward_backward();
+  void forward_backward() { forward_backward(steps_); }
+  void forward_backward(std::int64_t data_of_step);  // with the tokens of a step, from 0
   zero::Step& optimizer_step() { return *step_; }
   const zero::Step& optimizer_step() const { return *step_; }
   zero::StepResult update();  // also updates the loss scale by the outcome
@@ -53,6 +54,24 @@ class Trainer {
     step_->before_use(parameters_);
     work();
     step_->after_use(parameters_);
+  }
+  // Calls work with one part of the model after another, while the part's values are present: ZeRO
+  // stage 3 never gathers the whole model. Each parameter is in one call. Collective over dp.
+  template <class Work>
+  void with_each_part(const Work& work) {
+    std::vector<bool> used(parameters_.size());
+    for (const std::vector<int>& rows : parts_) {
+      layers::Parameters part, fresh;
+      for (const int row : rows) {
+        const auto at = static_cast<std::size_t>(row);
+        part.push_back(parameters_[at]);
+        if (!used[at]) fresh.push_back(parameters_[at]);
+        used[at] = true;
+      }
+      step_->before_use(part);
+      work(fresh);
+      step_->after_use(part);
+    }
   }
   std::uint64_t hash_of_values();  // of all parameters. Collective over dp
 
@@ -99,7 +118,7 @@ class Trainer {
   void begin_pass(const pipeline::Action& action);
   void end_pass(const pipeline::Action& action);
   void scale_loss();
-  void draw_data();
+  void draw_data(std::int64_t step);
 
   machine::World& world_;
   machine::Group group_;

@@ -16,12 +16,13 @@ void validate_batch(const TrainingConfig& config) {
   if (micro < 1)
     throw std::invalid_argument(fmt::format("micro-batch-size is {}; expected at least 1", micro));
   config.activations.validate_rows(config.model, config.degrees.tp, micro);
-  const int unit = config.degrees.dp * micro;
+  const std::int64_t unit = std::int64_t{config.degrees.dp} * micro;
   if (global < 1 || global % unit != 0)
-    throw std::invalid_argument(fmt::format(
-        "global-batch-size {} is not divisible by data-parallel-size {} x "
-        "micro-batch-size {}; the next valid value is {}",
-        global, config.degrees.dp, micro, (std::max(global, 1) + unit - 1) / unit * unit));
+    throw std::invalid_argument(
+        fmt::format("global-batch-size {} is not divisible by data-parallel-size {} x "
+                    "micro-batch-size {}; the next valid value is {}",
+                    global, config.degrees.dp, micro,
+                    (std::max<std::int64_t>(global, 1) + unit - 1) / unit * unit));
 }
 
 void validate_pipeline(const TrainingConfig& config) {

@@ -3,13 +3,19 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
 #include "harness/measure/rates.h"
 #include "layers/models/gpt_cost.h"
 #include "machine/link/connect.h"
+#include "suite/plan/fitting.h"
 #include "suite/trainer/expectations.h"
 #include "suite/trainer/gpt2_weights.h"
 #include "suite/trainer/layer_costs.h"
 #include "suite/trainer/timeline_record.h"
+#include "suite/training_step/reference.h"
 #include "suite/training_step/utilization.h"
 #include "zero/offload/io_ring.h"
 
@@ -23,6 +29,26 @@ TrainingConfig config_of(const TrainingCase& c, const harness::Context& context)
   return config;
 }
 
+Corpus corpus_of(const std::string& file, std::uint64_t seed, const TrainingConfig& config) {
+  return file.empty() ? Corpus::generated(seed)
+                      : Corpus::from_file(file, config.model.sequence, config.model.tokens);
+}
+
+// Returns a rank's share of the least bytes of the reference in double on the host of rank 0
+// (reference.h): values, gradients, the optimizer's states, and a copy of the gradients.
+double reference_bytes(const TrainingConfig& config, const harness::Context& context) {
+  if (parse_against(context.reference.kind) != Against::cpu) return 0;
+  const machine::World& world = context.world;
+  const std::vector<int>& members = context.group.members;
+  const std::string& first = world.host(members.front());
+  if (world.host(world.rank()) != first) return 0;
+  const auto sharers = static_cast<double>(
+      std::ranges::count_if(members, [&](int member) { return world.host(member) == first; }));
+  const double states = config.optimizer.type == "adamw" ? 2 : 0;
+  return (3 + states) * sizeof(double) *
+         static_cast<double>(layers::parameters_count(config.model)) / sharers;
+}
+
 }  // namespace
 
 std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
@@ -30,7 +56,25 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
   const zero::StepOptions& options = c.config.zero.options;
   if (options.offload_optimizer.device == nvme || options.offload_param.device == nvme)
     if (const std::string why = zero::IoRing::why_not(); !why.empty()) return why;
-  return machine::why_not(context.world, context.group, c.config.transport);
+  if (std::string why = machine::why_not(context.world, context.group, c.config.transport);
+      !why.empty())
+    return why;
+  const TrainingConfig config = config_of(c, context);
+  if (config.activations.fused_epilogues && (context.device.kind() != machine::Device::Kind::cuda ||
+                                             config.precision.dtype == machine::Dtype::float64))
+    return fmt::format(
+        "fused-epilogues requires cuBLASLt with float, bfloat16 or half (got {} on {})",
+        machine::name(config.precision.dtype),
+        context.device.kind() == machine::Device::Kind::cuda ? "cuda" : "host");
+  const int stage =
+      machine::Grid(config.degrees, context.group.index).coordinate(machine::Axis::pp);
+  try {
+    return configuration::why_too_large(
+        config, stage, configuration::room_of_rank(context.world, context.group, context.device),
+        reference_bytes(config, context), context.group.index == 0);
+  } catch (const std::logic_error&) {
+    return "";  // no plan: the step itself reports what is wrong with the configuration
+  }
 }
 
 void StepUnit::check_files(const Case& c, const harness::Files& files) {
@@ -38,16 +82,19 @@ void StepUnit::check_files(const Case& c, const harness::Files& files) {
   if (!files.data.empty()) Corpus::check(files.data, config.model.sequence);
   if (!files.load.empty()) check_gpt2(files.load, config.model, config.degrees.tp);
   if (!files.save.empty()) refuse_unlike_gpt2(config.model);
+  if (files.reference.file.empty()) return;
+  TrainingConfig trained = config;
+  trained.seed = files.seed;
+  trained.weights = files.load;
+  check_curve(files.reference.file, read_curve(files.reference.file),
+              curve_keys(trained, corpus_of(files.data, files.seed, trained)));
 }
 
 StepUnit::StepUnit(const Case& c, harness::Context& context)
     : context_(context),
       ranks_(c.ranks),
       config_(config_of(c, context)),
-      corpus_(context.data_file.empty()
-                  ? Corpus::generated(context.seed)
-                  : Corpus::from_file(context.data_file, config_.model.sequence,
-                                      config_.model.tokens)) {
+      corpus_(corpus_of(context.data_file, context.seed, config_)) {
   measure_layers(config_, context.world, context.group, context.device);
   if (!context.load_file.empty() || !context.save_file.empty()) refuse_unlike_gpt2(config_.model);
 }
@@ -103,6 +150,45 @@ void StepUnit::judge_repeated(harness::Judge& judge, Trainer& trainer) const {
   const std::string key = fmt::format("rank {}, two runs of step 1", context_.group.index);
   judge.same_bits(key, first_step_hash_);
   judge.same_bits(key, trainer.hash_of_values());
+}
+
+LossCurve StepUnit::judge_without_double(harness::Judge& judge) {
+  const bool is_stored = against() == Against::stored;
+  StoredCurve stored;
+  if (is_stored) {
+    stored = read_curve(context_.reference.file);
+    check_curve(context_.reference.file, stored, curve_keys(config_, corpus_));
+  }
+  const std::unique_ptr<Trainer> trainer = make_trainer();
+  const int steps = is_stored ? static_cast<int>(stored.losses.size()) : reference_steps;
+  LossCurve curve = train(*trainer, steps, [&](int step) {
+    context_.world.board().mine().progress.fetch_add(1);
+    if (step == 1) judge_repeated(judge, *trainer);
+    judge_replicas(judge, *trainer, step);
+  });
+  if (is_stored)
+    judge_stored(judge, config_, curve, stored, context_.reference.file);
+  else
+    judge_alone(judge, config_, curve);
+  save_reference(curve.losses, curve.skipped);
+  if (!context_.save_file.empty()) trainer->save(context_.save_file);
+  return curve;
+}
+
+void StepUnit::save_reference(const std::vector<double>& losses,
+                              const std::vector<int>& skipped) const {
+  if (context_.reference.save.empty() || context_.group.index != 0) return;
+  if (!std::ranges::all_of(losses, [](double loss) { return std::isfinite(loss); })) return;
+  write_curve(context_.reference.save, curve_of(config_, corpus_, against(), losses, skipped));
+}
+
+void StepUnit::describe_reference(harness::Description& description) const {
+  if (against() == Against::none)
+    description.note =
+        "--reference none: losses, gradients and values are not compared with a reference; judged "
+        "are bits of replicas, finite losses and norms, and that the loss falls";
+  else if (against() == Against::stored)
+    description.note = "--reference stored: gradients and values are not compared with a reference";
 }
 
 void StepUnit::describe_step(harness::Description& description) const {

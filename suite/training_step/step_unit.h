@@ -1,7 +1,8 @@
 #pragma once
 // The shared part of the training step's units: a trainer that has taken two steps, the timed step,
 // the oracles of memory, volume and schedule, and the record. A unit adds its cases and its oracle
-// of numerics.
+// of numerics. Without a reference in double (--reference stored or none), judge_without_double is
+// this oracle for every unit.
 //
 //   struct GptStep : StepUnit {
 //     static constexpr std::string_view name = …, about = …;
@@ -18,6 +19,8 @@
 #include "harness/unit/unit.h"
 #include "suite/trainer/step_recorder.h"
 #include "suite/trainer/trainer.h"
+#include "suite/training_step/curve_keys.h"
+#include "suite/training_step/loss_curve.h"
 #include "suite/training_step/step_oracles.h"
 #include "suite/training_step/step_sweep.h"
 
@@ -46,7 +49,15 @@ class StepUnit {
   void judge_step(harness::Judge& judge);
   // Step 1 of this trainer and of the timed one must have the same bits.
   void judge_repeated(harness::Judge& judge, Trainer& trainer) const;
+  Against against() const { return parse_against(context_.reference.kind); }
+  // Trains a fresh trainer: as many steps as the stored curve has, else reference_steps. Judges its
+  // losses (loss_curve.h) and the bits of its replicas after every step. Needs no memory but the
+  // trainer's.
+  LossCurve judge_without_double(harness::Judge& judge);
+  // Writes --save-reference on rank 0, if it is given and all losses are finite.
+  void save_reference(const std::vector<double>& losses, const std::vector<int>& skipped) const;
   void describe_step(harness::Description& description) const;
+  void describe_reference(harness::Description& description) const;  // sets the note
 
   harness::Context& context_;
   const int ranks_;

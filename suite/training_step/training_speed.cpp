@@ -4,6 +4,10 @@
 // (reference.h) of the same step in double. Two runs and all replicas have the same bits. Bytes
 // held and sent and the pipeline's order match the formulas.
 //
+// A model that rank 0 cannot hold in double is judged without it: --reference stored compares the
+// losses with those of an earlier run, --reference none only judges the step by itself
+// (loss_curve.h).
+//
 // The yardstick is the step's own products. library_s is their time in the same case, measured in
 // turn with the step. gemm_fraction is the fraction of the step that they would take.
 
@@ -71,11 +75,23 @@ struct TrainingSpeed : StepUnit {
     judge_step(judge);
     gemm_flops_ = products_->flops();
     products_.reset();
+    if (against() != Against::cpu) {
+      losses_ = judge_without_double(judge).losses;
+      return;
+    }
     judge_first_step(judge);
+    losses_ = {first_loss_};
+    if (context_.reference.save.empty()) return;
+    const std::unique_ptr<Trainer> trainer = make_trainer();
+    const LossCurve curve =
+        train(*trainer, reference_steps, [&](int step) { judge_replicas(judge, *trainer, step); });
+    losses_ = curve.losses;
+    save_reference(curve.losses, curve.skipped);
   }
 
   void describe(harness::Description& description) {
-    description.losses = {first_loss_};
+    description.losses = losses_;
+    describe_reference(description);
     description.set("gemm_flops", gemm_flops_);
     describe_step(description);
     if (description.seconds > 0 && description.yardstick_s > 0)
@@ -146,6 +162,7 @@ struct TrainingSpeed : StepUnit {
   }
 
   std::optional<StepProducts> products_;
+  std::vector<double> losses_;
   double gemm_flops_ = 0, first_loss_ = 0;
 };
 

@@ -211,6 +211,7 @@ class CudaDevice final : public Device {
     identity_ = identity_of(properties);
     pci_address_ = fmt::format("{:08X}:{:02X}:{:02X}.0", properties.pciDomainID,
                                properties.pciBusID, properties.pciDeviceID);
+    memory_bytes_ = properties.totalGlobalMem;
     compute_capability_ = properties.major * 10 + properties.minor;
     int clock_kHz = 0;
     SHARDMARK_CUDA(index, cudaDeviceGetAttribute(&clock_kHz, cudaDevAttrClockRate, index));
@@ -238,6 +239,7 @@ class CudaDevice final : public Device {
     return (trouble.empty() ? "" : "the driver reports: " + trouble + "; ") +
            "cudaDeviceSynchronize: " + text_of(status);
   }
+  std::uint64_t memory_bytes() const override { return memory_bytes_; }
   int compute_capability() const override { return compute_capability_; }
   ComputeUnits compute_units() const override { return compute_units_; }
   std::unique_ptr<Stream> make_stream() override {
@@ -297,7 +299,7 @@ class CudaDevice final : public Device {
   FreedBlocks freed_;
   std::vector<cudaStream_t> streams_;  // the first is that of stream()
   PinnedMemory pinned_;
-  std::uint64_t identity_ = 0;
+  std::uint64_t identity_ = 0, memory_bytes_ = 0;
   int compute_capability_ = 0;
   ComputeUnits compute_units_;
   std::string description_, pci_address_;

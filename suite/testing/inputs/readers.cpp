@@ -18,6 +18,7 @@
 #include "suite/files/indexed_tokens.h"
 #include "suite/files/safetensors.h"
 #include "suite/files/traffic.h"
+#include "suite/training_step/stored_curve.h"
 
 namespace suite::inputs {
 namespace {
@@ -208,6 +209,30 @@ void read_token_data(const Folder& folder, const std::string& bytes) {
   read_tokens(folder, example_index(8, {2, 0, 3}), bytes);
 }
 
+std::string example_curve() {
+  const Folder folder;
+  std::vector<double> losses;
+  for (int step = 0; step < 40; ++step) losses.push_back(5.5 / (1 + 0.01 * step));
+  write_curve(folder.path("curve.json"),
+              {.configuration = {{"--hidden-size", "32"}, {"--seed", "1234"}},
+               .dtype = "float",
+               .judged = Against::cpu,
+               .losses = losses,
+               .skipped = {2},
+               .tolerance = {{"float", 1e-5}, {"bfloat16", 0.01}, {"half", 0.001}, {"double", 0}}});
+  return read_bytes(folder.path("curve.json"));
+}
+
+void read_loss_curve(const Folder& folder, const std::string& bytes) {
+  const std::string path = folder.path("curve.json");
+  write_bytes(path, bytes);
+  const StoredCurve curve = read_curve(path);
+  for (const double loss : curve.losses) expect(loss >= 0, "losses");
+  for (const int step : curve.skipped)
+    expect(step >= 1 && static_cast<std::size_t>(step) <= curve.losses.size(), "skipped steps");
+  expect(curve.tolerance.size() == 4, "tolerances");
+}
+
 std::string example_weights() {
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
@@ -267,6 +292,7 @@ const std::vector<Reader>& readers() {
        }},
       {"token_data", read_token_data, [] { return Seeds{example_tokens}; }},
       {"safetensors", read_safetensors, [] { return Seeds{example_weights()}; }},
+      {"loss_curve", read_loss_curve, [] { return Seeds{example_curve()}; }},
   };
   return all;
 }
