@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "machine/base/error.h"
 
@@ -64,20 +65,49 @@ Tensor Tensor::row_range(std::int64_t begin, std::int64_t count) const {
 
 namespace {
 
-std::vector<unsigned char> bytes_of(const Tensor& tensor) {
-  std::vector<unsigned char> bytes(tensor.bytes());
-  if (bytes.empty()) return bytes;
+// Host memory for one copy from or to a device. It is pinned if it is small: a step reads single
+// numbers, such as a norm, and a copy of pageable memory would pass through the driver's buffer.
+// Oracles read whole tensors, for which nothing is pinned.
+class Passage {
+ public:
+  Passage(Device& device, std::size_t bytes) : bytes_(bytes) {
+    constexpr std::size_t most_pinned = std::size_t{64} << 10;
+    if (!device.readable_by_host() && bytes <= most_pinned) pinned_ = &device.pinned_memory();
+    data_ = pinned_ ? static_cast<unsigned char*>(pinned_->allocate(bytes)) : nullptr;
+    if (data_) return;
+    pinned_ = nullptr;
+    pageable_.resize(bytes);
+    data_ = pageable_.data();
+  }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+  ~Passage() {
+    if (pinned_) pinned_->free(data_, bytes_);
+  }
+  unsigned char* data() const { return data_; }
+  std::size_t size() const { return bytes_; }
+
+ private:
+  HostMemory* pinned_ = nullptr;  // null: pageable
+  std::vector<unsigned char> pageable_;
+  unsigned char* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+// tensor: not empty.
+void read(const Tensor& tensor, const Passage& into) {
   Stream& stream = tensor.device().stream();
-  stream.copy(bytes.data(), tensor.data(), bytes.size());
+  stream.copy(into.data(), tensor.data(), into.size());
   stream.synchronize();
-  return bytes;
 }
 
 }  // namespace
 
 std::vector<double> to_doubles(const Tensor& tensor) {
-  const std::vector<unsigned char> bytes = bytes_of(tensor);
   std::vector<double> values(tensor.size());
+  if (values.empty()) return values;
+  const Passage bytes(tensor.device(), tensor.bytes());
+  read(tensor, bytes);
   visit_every(tensor.dtype(), [&]<class T>(T) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       T element;
@@ -91,7 +121,7 @@ std::vector<double> to_doubles(const Tensor& tensor) {
 void from_doubles(const Tensor& tensor, const std::vector<double>& values) {
   SHARDMARK_CHECK(static_cast<std::int64_t>(values.size()), ==, tensor.size());
   if (values.empty()) return;
-  std::vector<unsigned char> bytes(tensor.bytes());
+  const Passage bytes(tensor.device(), tensor.bytes());
   visit_every(tensor.dtype(), [&]<class T>(T) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const T element = static_cast<T>(convert<Accumulator<T>>(values[i]));
@@ -140,7 +170,11 @@ std::uint64_t hash_of(std::span<const unsigned char> bytes) {
 }  // namespace
 
 std::uint64_t hash(const Tensor& tensor) {
-  if (tensor && !tensor.device().readable_by_host()) return hash_of(bytes_of(tensor));
+  if (tensor && tensor.bytes() > 0 && !tensor.device().readable_by_host()) {
+    const Passage bytes(tensor.device(), tensor.bytes());
+    read(tensor, bytes);
+    return hash_of({bytes.data(), bytes.size()});
+  }
   return hash_of({static_cast<const unsigned char*>(tensor.data()), tensor.bytes()});
 }
 

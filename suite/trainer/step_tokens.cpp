@@ -22,8 +22,11 @@ int counted_tokens(std::uint64_t seed, std::int64_t step, int index, int sequenc
 
 void StepTokens::allocate(machine::Device& device) {
   device_ = &device;
-  drawn_.resize(2 * tokens_of_rank(config_));
-  tokens_ = device.allocate(drawn_.size() * sizeof(std::int32_t), machine::Category::buffers);
+  const std::size_t count = 2 * tokens_of_rank(config_), bytes = count * sizeof(std::int32_t);
+  host_ = machine::make_host_device_beside(device);
+  drawn_memory_ = host_->allocate(bytes, machine::Category::buffers);
+  drawn_ = {static_cast<std::int32_t*>(drawn_memory_.data()), count};
+  tokens_ = device.allocate(bytes, machine::Category::buffers);
   if (config_.uneven_tokens)
     counted_ = machine::Tensor(device, machine::Dtype::float64, {1}, machine::Category::buffers);
 }

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <span>
 
 #include "layers/models/gpt.h"
 #include "machine/device/device.h"
@@ -52,7 +52,10 @@ class StepTokens {
   machine::Device* device_ = nullptr;
   std::uint64_t first_ = 0;  // first sequence of this rank in this step
   machine::Memory tokens_;   // int32: all micro-batches' tokens, then their targets
-  std::vector<std::int32_t> drawn_;
+  // The same in pinned host memory, so the host does not wait for the copy.
+  std::unique_ptr<machine::Device> host_;
+  machine::Memory drawn_memory_;
+  std::span<std::int32_t> drawn_;
   std::unique_ptr<machine::Event> copied_;  // the device has read drawn_
   machine::Tensor counted_;
 };

@@ -55,9 +55,7 @@ double GlobalNorm::sum_of_squares(const std::function<Tensor(Range)>& gradients)
     const auto place = static_cast<std::int64_t>(shard * num_segments + segment);
     stream.kernels().sum_of_squares(gradients(part), squares_.slice(place, {1}));
   });
-  std::vector<double> squares(owned_shards * num_segments);
-  stream.copy(squares.data(), squares_.data(), squares_.bytes());
-  stream.synchronize();
+  const std::vector<double> squares = to_doubles(squares_);
   std::vector<double> partials(owned_shards, 0);
   each([&](std::size_t shard, std::size_t segment, Range) {
     partials[shard] += squares[shard * num_segments + segment] / layout_.segments[segment].replicas;
@@ -74,14 +72,11 @@ double GlobalNorm::sum_of_squares(const std::function<Tensor(Range)>& gradients)
 // same bits.
 std::vector<double> GlobalNorm::sum_over(Communicator* communicator, std::vector<double> mine) {
   if (!communicator || communicator->size() == 1) return mine;
-  machine::Stream& stream = device_.stream();
   const auto ranks = static_cast<std::int64_t>(communicator->size());
   const Tensor all = gathered_.slice(0, {ranks * partials_.size()});
-  stream.copy(partials_.data(), mine.data(), partials_.bytes());
+  from_doubles(partials_, mine);
   communicator->all_gather(partials_, all, all_gather_);
-  std::vector<double> gathered(static_cast<std::size_t>(all.size()));
-  stream.copy(gathered.data(), all.data(), all.bytes());
-  stream.synchronize();
+  const std::vector<double> gathered = to_doubles(all);
   std::fill(mine.begin(), mine.end(), 0.0);
   for (std::size_t i = 0; i < gathered.size(); ++i) mine[i % mine.size()] += gathered[i];
   return mine;
