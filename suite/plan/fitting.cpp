@@ -10,6 +10,7 @@
 
 #include "suite/configuration/models.h"
 #include "suite/plan/host_memory.h"
+#include "suite/plan/model_shape.h"
 #include "suite/trainer/model_chunks.h"
 #include "suite/trainer/validation.h"
 
@@ -96,7 +97,7 @@ Room room_of_rank(machine::World& world, const machine::Group& group, machine::D
 }
 
 std::string why_too_large(const TrainingConfig& config, int stage, const Room& room,
-                          double reference) {
+                          double reference, bool advises) {
   Needed all = needed(config, stage, room.computes_on_gpu);
   if (room.one_host) all.host = mean_on_host(config, room.computes_on_gpu);
   all.host += reference;
@@ -114,7 +115,7 @@ std::string why_too_large(const TrainingConfig& config, int stage, const Room& r
                     : "");
   all.host -= reference;
   if (reference > 0 && fits(all, room)) return why + "; --reference none needs no second copy";
-  return why + "; " + advice(config, room);
+  return advises ? why + "; " + advice(config, room) : why;
 }
 
 std::optional<machine::Degrees> nearest_degrees(const TrainingConfig& config, const Room& room) {
@@ -131,6 +132,13 @@ std::optional<machine::Degrees> nearest_degrees(const TrainingConfig& config, co
     TrainingConfig tried = config;
     tried.degrees = degrees;
     if (degrees.tp == 1) tried.activations.sequence_parallel = false;
+    // Most degrees are too few for the values alone.
+    const double most = room.computes_on_gpu ? room.device : room.host;
+    if (most > 0 && config.zero.stage < 3 &&
+        parameters_of_rank(config.model, degrees) *
+                static_cast<double>(size_of(config.precision.dtype)) >
+            most)
+      continue;
     try {
       if (tried.model.tokens > 0)
         tried.model.vocabulary = padded_vocabulary(tried.model, degrees.tp);

@@ -24,9 +24,10 @@ Room room_of_rank(machine::World& world, const machine::Group& group, machine::D
 
 // Returns "a rank of pipeline stage 0 needs at least 10.1 GiB of host memory (…), of which 3.0 GiB
 // are available; …" with the nearest degrees that fit, or empty. config: valid and complete.
-// reference: this rank's share of a reference in double in its host's memory, in bytes.
+// reference: this rank's share of a reference in double in its host's memory, in bytes. advises:
+// searches the degrees, which takes about a second for a large model.
 std::string why_too_large(const TrainingConfig& config, int stage, const Room& room,
-                          double reference = 0);
+                          double reference = 0, bool advises = true);
 
 // Returns the degrees of the fewest ranks whose first and last stage fit, with the same
 // data-parallel-size. Empty: no degrees that the model and the schedule allow fit.

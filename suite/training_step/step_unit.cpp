@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "harness/measure/rates.h"
 #include "layers/models/gpt_cost.h"
@@ -58,9 +59,13 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
   const TrainingConfig config = config_of(c, context);
   const int stage =
       machine::Grid(config.degrees, context.group.index).coordinate(machine::Axis::pp);
-  return configuration::why_too_large(
-      config, stage, configuration::room_of_rank(context.world, context.group, context.device),
-      reference_bytes(config, context));
+  try {
+    return configuration::why_too_large(
+        config, stage, configuration::room_of_rank(context.world, context.group, context.device),
+        reference_bytes(config, context), context.group.index == 0);
+  } catch (const std::logic_error&) {
+    return "";  // no plan: the step itself reports what is wrong with the configuration
+  }
 }
 
 void StepUnit::check_files(const Case& c, const harness::Files& files) {
