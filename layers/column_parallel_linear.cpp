@@ -47,16 +47,22 @@ Matrix ColumnParallelLinear::own_columns(const Tensor& y) const {
   return gathers() ? own_columns_of(context_, y) : matrix(y);
 }
 
-void ColumnParallelLinear::forward(const Tensor& x, const Tensor& y) {
+void ColumnParallelLinear::forward(const Tensor& x, const Tensor& y, const Tensor& active) {
   const Tensor part =
       gathers() ? context_.tensor({y.rows(), out_ / context_.tp.size()}, Category::buffers) : y;
+  const bool adds_bias = options_.bias && !options_.skip_bias_add;
   {
     const Tensor all = enter(context_, x);
-    gemm(context_.stream(), matrix(all), weight_of(weight_.value).transposed(), matrix(part));
+    const Matrix weight = weight_of(weight_.value).transposed();
+    if (context_.fused_epilogues && adds_bias && !gathers() &&
+        fused_gemm(context_.stream(), matrix(all), weight, bias_of(bias_.value),
+                   active ? y : Tensor(), active ? active : y))
+      return;
+    gemm(context_.stream(), matrix(all), weight, matrix(part));
   }
-  if (options_.bias && !options_.skip_bias_add)
-    context_.kernels().add_bias(part, bias_of(bias_.value), part);
+  if (adds_bias) context_.kernels().add_bias(part, bias_of(bias_.value), part);
   if (gathers()) gather_columns(context_, part, y);
+  if (active) context_.kernels().gelu(y, active);
 }
 
 void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x) {

@@ -43,7 +43,9 @@ class ColumnParallelLinear {
   ColumnParallelLinear(const Context& context, const std::string& name, std::int64_t in,
                        std::int64_t out, const ColumnOptions& options = {});
 
-  void forward(const Tensor& x, const Tensor& y);
+  // active: also gelu(y); does not support gather_output. With context.fused_epilogues, bias and
+  // GELU are part of the product where the device's library can do so.
+  void forward(const Tensor& x, const Tensor& y, const Tensor& active = {});
   void backward_input(const Tensor& d_y, const Tensor& d_x);
   void backward_weights(const Tensor& x, const Tensor& d_y);
 

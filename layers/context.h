@@ -26,6 +26,7 @@ struct Context {
   bool sequence_parallel = false;         // tp must divide the tokens
   bool recompute_core_attention = false;  // backward recomputes probabilities (paper, section 5)
   bool flash_attention = false;           // blockwise, without probabilities (attention.h)
+  bool fused_epilogues = false;  // bias and GELU inside the product (machine/device/gemm.h)
 
   machine::Stream& stream() const { return device.stream(); }
   machine::Kernels& kernels() const { return device.stream().kernels(); }

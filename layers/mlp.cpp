@@ -23,11 +23,9 @@ void Mlp::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept)
   saved.x = x;
   saved.inner = context_.tensor({tokens, (swiglu_ ? 2 : 1) * width_}, kept);
   saved.active = context_.tensor({tokens, width_}, kept);
-  fc1_.forward(x, saved.inner);
+  fc1_.forward(x, saved.inner, swiglu_ ? Tensor() : saved.active);
   if (swiglu_)
     context_.kernels().swiglu(half(saved.inner, 0), half(saved.inner, 1), matrix(saved.active));
-  else
-    context_.kernels().gelu(saved.inner, saved.active);
   fc2_.forward(saved.active, y);
 }
 

@@ -28,6 +28,8 @@ RecomputeMethod recompute_method(std::string_view text) {
 }
 
 void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_stage) const {
+  if (fused_epilogues && config.disable_bias_linear)
+    machine::reject("fused-epilogues requires a model with biases (got disable-bias-linear)");
   if (sequence_parallel && tp == 1)
     machine::reject("sequence-parallel requires tp 2 or more (got 1)");
   const bool full = recompute_granularity == RecomputeGranularity::full;
@@ -61,7 +63,7 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_
 }
 
 void ActivationOptions::validate_rows(const GptConfig& config, int tp, int micro_batch_size) const {
-  const int rows = micro_batch_size * config.sequence;
+  const std::int64_t rows = std::int64_t{micro_batch_size} * config.sequence;
   if (!sequence_parallel || rows % tp == 0) return;
   const int unit = tp / std::gcd(config.sequence, tp);
   const int nearest = std::max(1, (micro_batch_size + unit / 2) / unit) * unit;

@@ -1,8 +1,8 @@
 #pragma once
 // The storage of a stage's activations for backward: tokens split over tp between the
 // tensor-parallel regions, and activations recomputed instead of kept (Korthikanti et al. 2022,
-// arXiv:2205.05198). Names and valid combinations are Megatron-LM's. The arithmetic does not depend
-// on the options, and recomputation gives the same bits.
+// arXiv:2205.05198). Names and valid combinations are Megatron-LM's. Only fused_epilogues changes
+// the arithmetic, by one rounding less. Recomputation gives the same bits.
 
 #include <cstddef>
 #include <string_view>
@@ -35,11 +35,12 @@ struct ActivationOptions {
   bool distribute_saved_activations = false;  // the kept input of a group is split over tp
   bool use_flash_attn = false;                // blockwise attention without stored probabilities
   bool cpu_checkpointing = false;  // the kept input of a group is in host memory (checkpoints.h)
+  bool fused_epilogues = false;    // bias and GELU are part of cuBLASLt's products
 
   // Throws std::invalid_argument that names the key, its value and a valid value. sequence_parallel
   // and distribute_saved_activations require tp 2 or more and exclude each other; options of full
   // recomputation require granularity full; recompute_num_layers is at most the layers of a stage;
-  // selective recomputation does not support use_flash_attn.
+  // selective recomputation does not support use_flash_attn. fused_epilogues requires biases.
   void validate(const GptConfig& config, int tp, int layers_of_stage) const;
   // Throws std::invalid_argument if sequence_parallel is set and tp does not divide the tokens of a
   // micro-batch.

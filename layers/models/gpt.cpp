@@ -25,7 +25,8 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                dtype,
                options.sequence_parallel,
                options.recompute_granularity == RecomputeGranularity::selective,
-               options.use_flash_attn},
+               options.use_flash_attn,
+               options.fused_epilogues},
       checkpoints_(context_, options, checkpoint_host),
       stage_(stage),
       embedding_dropout_{context_, "embedding.dropout", config.hidden_dropout} {

@@ -65,4 +65,24 @@ void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, flo
   if (faults && faults->after_gemm) faults->after_gemm(stream, c);
 }
 
+bool fused_gemm(Stream& stream, const Matrix& a, const Matrix& b, const Tensor& bias,
+                const Tensor& sums, const Tensor& c) {
+  const Matrix out = matrix(c);
+  SHARDMARK_CHECK(a.rows, ==, out.rows);
+  SHARDMARK_CHECK(b.cols, ==, out.cols);
+  SHARDMARK_CHECK(a.cols, ==, b.rows);
+  SHARDMARK_CHECK(bias.size(), ==, out.cols);
+  if (sums) SHARDMARK_CHECK(sums.size(), ==, c.size());
+  for (const Matrix* matrix : {&a, &b}) check_layout(*matrix);
+  const bool one_dtype = a.dtype == out.dtype && b.dtype == out.dtype &&
+                         bias.dtype() == out.dtype && (!sums || sums.dtype() == out.dtype);
+  if (!one_dtype || c.size() == 0 || a.cols == 0) return false;
+  if (!stream.kernels().do_fused_gemm(a, b, out, bias.data(), sums ? sums.data() : nullptr))
+    return false;
+  if (open_log) open_log->products_.push_back({a, b, out, 1, 0});
+  const Faults* faults = stream.device().faults();
+  if (faults && faults->after_gemm) faults->after_gemm(stream, out);
+  return true;
+}
+
 }  // namespace machine

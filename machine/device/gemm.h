@@ -46,8 +46,15 @@ Matrix matrix(const Tensor& tensor);
 void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha = 1,
           float beta = 0);
 
-// Logs, while it exists, the products for which this thread calls gemm, in order. A thread has at
-// most one log at a time.
+// c = a b + bias in one call of the device's library, with bias [c's columns] in every row. With
+// sums: sums = a b + bias and c = gelu(a b + bias), in the tanh form of kernels.h, where the input
+// of GELU is not rounded first. Returns false, and writes nothing, if the library cannot do this:
+// on the host, in double, and for rows that it cannot align. Then call gemm, add_bias and gelu.
+bool fused_gemm(Stream& stream, const Matrix& a, const Matrix& b, const Tensor& bias,
+                const Tensor& sums, const Tensor& c);
+
+// Logs, while it exists, the products for which this thread calls gemm or fused_gemm, in order. A
+// thread has at most one log at a time.
 class GemmLog {
  public:
   struct Product {
@@ -63,6 +70,8 @@ class GemmLog {
 
  private:
   friend void gemm(Stream&, const Matrix&, const Matrix&, const Matrix&, float, float);
+  friend bool fused_gemm(Stream&, const Matrix&, const Matrix&, const Tensor&, const Tensor&,
+                         const Tensor&);
   std::vector<Product> products_;
 };
 

@@ -1,5 +1,8 @@
 #include "machine/device/gemm.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <thread>
 
 #include "machine/testing/on_device.h"
@@ -265,6 +268,56 @@ TEST_P(Gemm, RanksAtOnce) {
   }
   for (std::thread& rank : ranks) rank.join();
   for (const Values& result : results) EXPECT_EQ(result, alone);
+}
+
+// GELU's input is the sum before it is rounded. GELU's slope is at most 1.13.
+TEST_P(Gemm, AFusedEpilogueAddsBiasAndGelu) {
+  const bool supported = device_->kind() == Device::Kind::cuda && dtype() != Dtype::float64;
+  const std::int64_t m = 17, k = 33;
+  for (const std::int64_t n : {40, 44}) {
+    for (const bool gelu : {false, true}) {
+      SCOPED_TRACE(fmt::format("n {}{}", n, gelu ? ", with GELU" : ""));
+      const Tensor x = random({m, k}), weight = random({n, k}), bias = random({n});
+      const Tensor sums = empty({m, n}), y = empty({m, n});
+      const bool done = fused_gemm(device_->stream(), matrix(x), matrix(weight).transposed(), bias,
+                                   gelu ? sums : Tensor(), y);
+      if (!supported || cuda::is_virtual()) {
+        EXPECT_EQ(done, supported && (!gelu || n % 8 == 0)) << "rows of GELU's input are aligned";
+      }
+      if (!done) {
+        for (const double value : to_doubles(y)) ASSERT_TRUE(std::isnan(value)) << "was written";
+        continue;
+      }
+      const Values xv = to_doubles(x), wv = to_doubles(weight), bv = to_doubles(bias);
+      std::vector<Real> exact, error;
+      for (std::int64_t row = 0; row < m; ++row)
+        for (std::int64_t col = 0; col < n; ++col) {
+          Real sum = bv[static_cast<std::size_t>(col)], size = std::abs(sum);
+          for (std::int64_t i = 0; i < k; ++i) {
+            const Real term = static_cast<Real>(xv[static_cast<std::size_t>(row * k + i)]) *
+                              wv[static_cast<std::size_t>(col * k + i)];
+            sum += term;
+            size += std::abs(term);
+          }
+          exact.push_back(sum);
+          error.push_back(static_cast<Real>(k + 4) * sum_roundoff(dtype()) * size);
+        }
+      expect(
+          gelu ? sums : y, [&](std::size_t i) { return exact[i]; },
+          [&](std::size_t i) { return error[i]; });
+      if (!gelu) continue;
+      const Real slope = 1.13L, factor = std::sqrt(2 / std::acos(Real(-1)));
+      expect(
+          y,
+          [&](std::size_t i) {
+            const Real v = exact[i];
+            return v / 2 * (1 + std::tanh(factor * (v + 0.044715L * v * v * v)));
+          },
+          [&](std::size_t i) {
+            return slope * error[i] + 16 * sum_roundoff(dtype()) * (1 + std::abs(exact[i]));
+          });
+    }
+  }
 }
 
 TEST_P(Gemm, MismatchesAreRejected) {

@@ -203,6 +203,11 @@ class Kernels {
   // (flash_attention.h), which check the arguments
   virtual void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
                        float beta) = 0;
+  // fused_gemm (gemm.h). sums: null, or as many rows as c, one directly after the other.
+  virtual bool do_fused_gemm(const Matrix& /*a*/, const Matrix& /*b*/, const Matrix& /*c*/,
+                             const void* /*bias*/, void* /*sums*/) {
+    return false;
+  }
   // why_not_flash_attention (flash_attention.h).
   virtual std::string why_not_attention(Dtype /*dtype*/, std::int64_t /*head*/) const { return {}; }
   virtual void do_attention(const AttentionForward& call) = 0;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -30,6 +31,9 @@ struct Layout {
 };
 struct Product {
   std::uint64_t compute, scale, operation_a, operation_b;
+  std::uint64_t epilogue = CUBLASLT_EPILOGUE_DEFAULT, bias = 0, aux = 0, aux_leading = 0;
+  bool has_bias() const { return (epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
+  bool has_gelu() const { return epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
 };
 struct Preference {
   std::uint64_t workspace, reductions, align_a, align_b, align_c, align_d;
@@ -113,6 +117,26 @@ struct Call {
   double alpha, beta;
 };
 
+// "Gaussian Error Linear Unit", in the approximation by tanh (Hendrycks and Gimpel 2016,
+// arXiv:1606.08415).
+template <class A>
+A gelu(A x) {
+  const A inner = static_cast<A>(0.7978845608028654) * (x + static_cast<A>(0.044715) * x * x * x);
+  return static_cast<A>(0.5) * x * (1 + std::tanh(inner));
+}
+
+// The bias has an element for each row of D. The input of GELU goes to the auxiliary matrix.
+template <class A>
+A with_epilogue(const Call& call, A value, std::int64_t row, std::int64_t col) {
+  const Product& product = call.product;
+  if (product.has_bias())
+    value += load<A>(call.d.type, reinterpret_cast<const void*>(product.bias), row);
+  if (!product.has_gelu()) return value;
+  store<A>(call.d.type, reinterpret_cast<void*>(product.aux),
+           col * static_cast<std::int64_t>(product.aux_leading) + row, value);
+  return gelu(value);
+}
+
 template <class A>
 void multiply(const Call& call) {
   const auto rows = static_cast<std::int64_t>(call.d.rows);
@@ -139,7 +163,7 @@ void multiply(const Call& call) {
                    load<A>(call.c.type, call.c_at,
                            batch * call.c.batch_stride + col * call.c.leading + row);
         store<A>(call.d.type, call.d_at, batch * call.d.batch_stride + col * call.d.leading + row,
-                 value);
+                 with_epilogue(call, value, row, col));
       }
     }
   }
@@ -160,6 +184,14 @@ cublasStatus_t check(const Call& call) {
                      (turn_a ? call.a.rows : call.a.cols) == (turn_b ? call.b.cols : call.b.rows) &&
                      call.c.rows == call.d.rows && call.c.cols == call.d.cols;
   if (!agree) return CUBLAS_STATUS_INVALID_VALUE;
+  const Product& product = call.product;
+  if (product.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    const bool known = product.epilogue == CUBLASLT_EPILOGUE_BIAS || product.has_gelu();
+    if (!known || doubles || call.d.batches != 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const bool aux_fits =
+        product.aux != 0 && product.aux_leading % 8 == 0 && product.aux_leading >= call.d.rows;
+    if (product.bias == 0 || (product.has_gelu() && !aux_fits)) return CUBLAS_STATUS_INVALID_VALUE;
+  }
   for (const Layout* layout : {&call.a, &call.b, &call.c, &call.d})
     if (layout->leading < static_cast<std::int64_t>(layout->rows) ||
         layout->batches != call.d.batches)
@@ -240,6 +272,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
     status = set<cublasOperation_t>(contents.operation_a, value, bytes);
   if (attribute == CUBLASLT_MATMUL_DESC_TRANSB)
     status = set<cublasOperation_t>(contents.operation_b, value, bytes);
+  if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE)
+    status = set<std::uint32_t>(contents.epilogue, value, bytes);
+  if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
+    status = set<std::uint64_t>(contents.bias, value, bytes);
+  if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER)
+    status = set<std::uint64_t>(contents.aux, value, bytes);
+  if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)
+    status = set<std::int64_t>(contents.aux_leading, value, bytes);
   put(product, contents);
   return status;
 }
@@ -339,8 +379,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   call.beta = doubles ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
   const auto chosen = get<Algorithm>(algorithm);
   if (chosen.kind != our_algorithm) return CUBLAS_STATUS_INVALID_VALUE;
+  const Product& described = call.product;
+  const auto bytes_of_aux = static_cast<std::size_t>(
+      (described.aux_leading * (call.d.cols - 1) + call.d.rows) * size_of(call.d.type));
   for (const cublasStatus_t status :
-       {check_operand("A", a_at, bytes_of(call.a), chosen.align_a),
+       {described.has_bias() ? check_operand("bias", reinterpret_cast<const void*>(described.bias),
+                                             call.d.rows * size_of(call.d.type), 0)
+                             : CUBLAS_STATUS_SUCCESS,
+        described.has_gelu()
+            ? check_operand("aux", reinterpret_cast<const void*>(described.aux), bytes_of_aux, 16)
+            : CUBLAS_STATUS_SUCCESS,
+        check_operand("A", a_at, bytes_of(call.a), chosen.align_a),
         check_operand("B", b_at, bytes_of(call.b), chosen.align_b),
         check_operand("C", c_at, bytes_of(call.c), chosen.align_c),
         check_operand("D", d_at, bytes_of(call.d), chosen.align_d),

@@ -110,6 +110,8 @@ std::vector<Key> step_keys() {
       axis("cpu-checkpointing", "activation_checkpointing.cpu_checkpointing",
            AT(activations.cpu_checkpointing), "keep checkpoints in host memory", {}, &full),
       axis("--use-flash-attn", "", AT(activations.use_flash_attn), "blockwise attention"),
+      axis("fused-epilogues", "", AT(activations.fused_epilogues),
+           "bias and GELU inside cuBLASLt's products, on a GPU"),
       axis("uneven-tokens", "", AT(uneven_tokens),
            "only a part of each sequence counts for the loss"),
 

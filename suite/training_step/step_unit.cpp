@@ -57,6 +57,12 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
       !why.empty())
     return why;
   const TrainingConfig config = config_of(c, context);
+  if (config.activations.fused_epilogues && (context.device.kind() != machine::Device::Kind::cuda ||
+                                             config.precision.dtype == machine::Dtype::float64))
+    return fmt::format(
+        "fused-epilogues requires cuBLASLt with float, bfloat16 or half (got {} on {})",
+        machine::name(config.precision.dtype),
+        context.device.kind() == machine::Device::Kind::cuda ? "cuda" : "host");
   const int stage =
       machine::Grid(config.degrees, context.group.index).coordinate(machine::Axis::pp);
   try {

@@ -25,6 +25,10 @@ class CudaKernels final : public kernel::OptimizerKernels<CudaLaunch> {
                float beta) override {
     multiplier_.multiply(a, b, c, alpha, beta);
   }
+  bool do_fused_gemm(const Matrix& a, const Matrix& b, const Matrix& c, const void* bias,
+                     void* sums) override {
+    return multiplier_.multiply_fused(a, b, c, bias, sums);
+  }
   std::string why_not_attention(Dtype dtype, std::int64_t head) const override {
     return attention_.why_not(dtype, head);
   }

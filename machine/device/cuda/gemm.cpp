@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "machine/base/error.h"
 
@@ -45,14 +47,18 @@ struct Operand {
   auto operator<=>(const Operand&) const = default;
 };
 
+// Returns a power of two that divides the address, at most 256.
+int alignment_of(std::uintptr_t address) {
+  return static_cast<int>(address == 0 ? 256 : std::min<std::uintptr_t>(address & -address, 256));
+}
+
 Operand transpose_of(const Matrix& x) {
   const bool row_major = x.col_stride == 1;
   const std::int64_t rows = row_major ? x.cols : x.rows, cols = row_major ? x.rows : x.cols;
   const std::int64_t stride = row_major ? x.row_stride : x.col_stride;
   auto address = reinterpret_cast<std::uintptr_t>(x.data);
   if (x.batch[0] > 1) address |= static_cast<std::uintptr_t>(x.batch_stride[0]) * size_of(x.dtype);
-  const auto alignment =
-      static_cast<int>(address == 0 ? 256 : std::min<std::uintptr_t>(address & -address, 256));
+  const int alignment = alignment_of(address);
   // The stride of a single column is unused, but must be at least the number of rows.
   return {rows,
           cols,
@@ -67,6 +73,8 @@ struct Key {
   std::int64_t inner;
   Dtype dtype, c_dtype;
   bool adds;  // beta is not 0
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  int bias_alignment = 0, sums_alignment = 0;  // 0: the epilogue has none
   auto operator<=>(const Key&) const = default;
 };
 
@@ -94,6 +102,13 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm;
 };
 
+// Device memory of an epilogue. The bias has an element for each row of cuBLASLt's matrix, which is
+// a column of ours.
+struct Epilogue {
+  const void* bias = nullptr;
+  void* sums = nullptr;  // the input of GELU; null: no GELU
+};
+
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // NVIDIA's advice for Hopper
 
 }  // namespace
@@ -105,7 +120,7 @@ struct Multiplier::State {
   cudaStream_t stream;
   Scratch workspace;
   cublasLtHandle_t handle = nullptr;
-  std::map<Key, Plan> plans;
+  std::map<Key, std::optional<Plan>> plans;  // empty: cuBLASLt has no algorithm
 
   explicit State(const Queue& queue)
       : device(queue.device), stream(queue.stream), workspace(queue) {}
@@ -134,7 +149,17 @@ struct Multiplier::State {
     return made;
   }
 
-  Plan plan(const Key& key) const {
+  void set_epilogue(const Plan& made, const Epilogue& epilogue) const {
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+      SHARDMARK_CUBLAS(
+          cublasLtMatmulDescSetAttribute(made.product.handle, attribute, &value, sizeof(value)));
+    };
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, epilogue.bias);
+    if (epilogue.sums) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, epilogue.sums);
+  }
+
+  std::pair<std::optional<Plan>, cublasStatus_t> plan(const Key& key,
+                                                      const Epilogue& epilogue) const {
     const bool doubles = key.dtype == Dtype::float64;
     Plan made;
     // No TF32: float products keep float precision.
@@ -150,6 +175,17 @@ struct Multiplier::State {
     made.b = layout(key.b, key.dtype, key.inner);
     made.a = layout(key.a, key.dtype, key.inner);
     made.c = layout(key.c, key.c_dtype, key.inner);
+
+    if (epilogue.bias) {
+      const auto kind = static_cast<std::uint32_t>(key.epilogue);
+      SHARDMARK_CUBLAS(cublasLtMatmulDescSetAttribute(
+          made.product.handle, CUBLASLT_MATMUL_DESC_EPILOGUE, &kind, sizeof(kind)));
+      if (epilogue.sums)
+        SHARDMARK_CUBLAS(cublasLtMatmulDescSetAttribute(made.product.handle,
+                                                        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+                                                        &key.c.rows, sizeof(key.c.rows)));
+      set_epilogue(made, epilogue);  // the heuristic reads the alignment of the pointers
+    }
 
     Preference preference;
     SHARDMARK_CUBLAS(cublasLtMatmulPreferenceCreate(&preference.handle));
@@ -176,9 +212,13 @@ struct Multiplier::State {
       for (const auto& result : std::span(results).first(static_cast<std::size_t>(found))) {
         if (result.state != CUBLAS_STATUS_SUCCESS) continue;
         made.algorithm = result.algo;
-        return made;
+        return {std::move(made), status};
       }
     }
+    return {std::nullopt, status};
+  }
+
+  [[noreturn]] void refuse(const Key& key, cublasStatus_t status) const {
     throw MachineError(fmt::format(
         "cuBLASLt has no algorithm on CUDA device {} for {} products of [{}, {}] and [{}, {}] ({})",
         device, name(key.dtype), key.c.cols,
@@ -192,9 +232,39 @@ struct Multiplier::State {
     const Key key{transpose_of(b), transpose_of(a), transpose_of(c), c.batch[1],
                   a.dtype,         c.dtype,         beta != 0};
     auto found = plans.find(key);
-    if (found == plans.end()) found = plans.emplace(key, plan(key)).first;
-    const Plan& chosen = found->second;
+    if (found == plans.end()) {
+      auto [made, status] = plan(key, {});
+      if (!made) refuse(key, status);
+      found = plans.emplace(key, std::move(made)).first;
+    }
+    run(*found->second, a, b, c, alpha, beta);
+  }
 
+  bool multiply_fused(const Matrix& a, const Matrix& b, const Matrix& c, const Epilogue& epilogue) {
+    start();
+    const auto alignment = [](const void* at) {
+      return at ? alignment_of(reinterpret_cast<std::uintptr_t>(at)) : 0;
+    };
+    const Key key{transpose_of(b),
+                  transpose_of(a),
+                  transpose_of(c),
+                  1,
+                  a.dtype,
+                  c.dtype,
+                  false,
+                  epilogue.sums ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_BIAS,
+                  alignment(epilogue.bias),
+                  alignment(epilogue.sums)};
+    auto found = plans.find(key);
+    if (found == plans.end()) found = plans.emplace(key, plan(key, epilogue).first).first;
+    if (!found->second) return false;
+    set_epilogue(*found->second, epilogue);
+    run(*found->second, a, b, c, 1, 0);
+    return true;
+  }
+
+  void run(const Plan& chosen, const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
+           float beta) {
     const double wide_alpha = alpha, wide_beta = beta;
     const bool doubles = a.dtype == Dtype::float64;
     const void* alpha_at = doubles ? static_cast<const void*>(&wide_alpha) : &alpha;
@@ -223,6 +293,18 @@ void Multiplier::multiply(const Matrix& a, const Matrix& b, const Matrix& c, flo
   if (c.col_stride != 1)
     return state_->multiply(b.transposed(), a.transposed(), c.transposed(), alpha, beta);
   state_->multiply(a, b, c, alpha, beta);
+}
+
+// cuBLASLt's GELU is the tanh form, as ours (cuBLAS, cublasLtEpilogue_t). The rows of its input
+// must be a multiple of 8 elements apart.
+bool Multiplier::multiply_fused(const Matrix& a, const Matrix& b, const Matrix& c, const void* bias,
+                                void* sums) {
+  constexpr std::uintptr_t aligned = 16;
+  const bool fits = c.col_stride == 1 && c.row_stride == c.cols && a.batch == c.batch &&
+                    c.batch[0] == 1 && c.batch[1] == 1 && a.dtype != Dtype::float64;
+  const bool fits_sums =
+      !sums || (c.cols % 8 == 0 && reinterpret_cast<std::uintptr_t>(sums) % aligned == 0);
+  return fits && fits_sums && state_->multiply_fused(a, b, c, {bias, sums});
 }
 
 }  // namespace machine::cuda

@@ -14,6 +14,9 @@ class Multiplier {
   ~Multiplier();
   // machine::gemm checks the arguments: no extent of c is zero; a.cols may be.
   void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta);
+  // machine::fused_gemm. Returns false if cuBLASLt has no such product.
+  bool multiply_fused(const Matrix& a, const Matrix& b, const Matrix& c, const void* bias,
+                      void* sums);
 
  private:
   struct State;

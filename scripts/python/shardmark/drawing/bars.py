@@ -47,6 +47,7 @@ def labelled(run, cases, most, figure, key):
 # Options that a label names only if they are on, in the terms of Megatron-LM's papers.
 OPTIONS = {"sequence-parallel": "sequence parallel", "distribute-saved-activations": "distributed checkpoints",
            "cpu-checkpointing": "checkpoints on the host", "uneven-tokens": "uneven tokens",
+           "fused-epilogues": "fused epilogues",
            "offload_optimizer": "states on", "offload_param": "values on",
            "use-flash-attn": "blockwise attention", "recompute-granularity": "recompute", "recompute-method": "by"}
 OFF = {"0", "off", "none", "uniform"}
