@@ -101,7 +101,7 @@ StoredCurve parse(const json& whole) {
                     "its configuration",
                     printable(hash), hash_of(curve.configuration)));
   curve.dtype = text_at(whole, "dtype");
-  curve.judged = parse_against(text_at(whole, "judged"));
+  curve.judged = parse_against(printable(text_at(whole, "judged")));
   for (const json& loss : whole.at("losses"))
     curve.losses.push_back(number_of_json(loss, "losses"));
   constexpr std::size_t most_steps = 100'000;
