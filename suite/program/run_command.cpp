@@ -32,7 +32,7 @@
 #include "suite/program/launch.h"
 #include "suite/program/run_command_line.h"
 #include "suite/training_step/configured_cases.h"
-#include "suite/training_step/stored_curve.h"
+#include "suite/training_step/curve_keys.h"
 
 namespace suite {
 namespace {

@@ -19,6 +19,7 @@
 #include "harness/unit/unit.h"
 #include "suite/trainer/step_recorder.h"
 #include "suite/trainer/trainer.h"
+#include "suite/training_step/curve_keys.h"
 #include "suite/training_step/loss_curve.h"
 #include "suite/training_step/step_oracles.h"
 #include "suite/training_step/step_sweep.h"

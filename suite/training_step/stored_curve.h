@@ -3,21 +3,14 @@
 // reference in double (--save-reference, --reference stored --reference-file).
 //
 //   const StoredCurve curve = read_curve("curve.json");
-//   check_curve("curve.json", curve, configuration_of(config, corpus));
-//   curve.tolerance.at("bfloat16");            // of one loss, relative
-//
-// A curve belongs to a model, its data, its batch and its optimizer. It does not belong to degrees,
-// a schedule, a ZeRO stage or a dtype, which change a loss only by rounding.
+//   check_curve("curve.json", curve, curve_keys(config, corpus));   // curve_keys.h
+//   curve.tolerance.at("bfloat16");                                 // of one loss, relative
 
-#include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
-
-#include "harness/unit/unit.h"
-#include "suite/configuration/training_config.h"
-#include "suite/files/corpus.h"
 
 namespace suite {
 
@@ -31,9 +24,8 @@ std::string_view name(Against against);
 Against parse_against(const std::string& text);  // throws UsageError with the known names
 const std::vector<std::string>& against_names();
 
-// Keys and values that change a loss by more than rounding, the seed included, in a fixed order.
+// Keys and their values, in a fixed order.
 using CurveKeys = std::vector<std::pair<std::string, std::string>>;
-CurveKeys curve_keys(const TrainingConfig& config, const Corpus& corpus);
 
 struct StoredCurve {
   CurveKeys configuration;
@@ -44,18 +36,11 @@ struct StoredCurve {
   std::map<std::string, double> tolerance;  // by dtype, relative
 };
 
-// Returns the curve of a run of this configuration, with tolerances of rounding for each dtype.
-StoredCurve curve_of(const TrainingConfig& config, const Corpus& corpus, Against judged,
-                     const std::vector<double>& losses, const std::vector<int>& skipped);
-
 // Throws FileError with the file and the wrong key.
 StoredCurve read_curve(const std::string& path);
 // Throws as NewFile (files/new_file.h).
 void write_curve(const std::string& path, const StoredCurve& curve);
 // Throws FileError that names the first key in which the file differs from these.
 void check_curve(const std::string& path, const StoredCurve& curve, const CurveKeys& mine);
-
-// Rejects options that do not fit together. steps: selected cases of a training step.
-void check_reference(const harness::LossReference& reference, std::ptrdiff_t steps);
 
 }  // namespace suite

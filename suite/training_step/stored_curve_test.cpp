@@ -6,6 +6,7 @@
 
 #include "suite/configuration/models.h"
 #include "suite/testing/file_case.h"
+#include "suite/training_step/curve_keys.h"
 
 namespace suite {
 namespace {
