@@ -16,7 +16,7 @@
 
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/errors.h"
-#include "machine/virtual_gpu/futex.h"
+#include "machine/base/futex.h"
 #include "machine/virtual_gpu/memory.h"
 
 namespace machine::virtual_gpu {

@@ -16,7 +16,7 @@
 #include "suite/files/traffic.h"
 #include "suite/options/options.h"
 #include "suite/program/axes_text.h"
-#include "suite/training_step/stored_curve.h"
+#include "suite/files/stored_curve.h"
 
 namespace suite {
 namespace {

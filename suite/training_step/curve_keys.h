@@ -9,7 +9,7 @@
 #include "harness/unit/unit.h"
 #include "suite/configuration/training_config.h"
 #include "suite/files/corpus.h"
-#include "suite/training_step/stored_curve.h"
+#include "suite/files/stored_curve.h"
 
 namespace suite {
 

@@ -13,7 +13,7 @@
 
 #include "harness/judge/judge.h"
 #include "suite/trainer/trainer.h"
-#include "suite/training_step/stored_curve.h"
+#include "suite/files/stored_curve.h"
 
 namespace suite {
 

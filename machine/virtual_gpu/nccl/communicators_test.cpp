@@ -12,7 +12,7 @@
 #include <string>
 
 #include "machine/virtual_gpu/configuration.h"
-#include "machine/virtual_gpu/futex.h"
+#include "machine/base/futex.h"
 #include "machine/virtual_gpu/nccl/testing.h"
 
 namespace machine::virtual_gpu::nccl {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "machine/virtual_gpu/futex.h"
+#include "machine/base/futex.h"
 
 namespace machine::virtual_gpu::nccl {
 

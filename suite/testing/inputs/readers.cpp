@@ -18,7 +18,7 @@
 #include "suite/files/indexed_tokens.h"
 #include "suite/files/safetensors.h"
 #include "suite/files/traffic.h"
-#include "suite/training_step/stored_curve.h"
+#include "suite/files/stored_curve.h"
 
 namespace suite::inputs {
 namespace {

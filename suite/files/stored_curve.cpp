@@ -1,4 +1,4 @@
-#include "suite/training_step/stored_curve.h"
+#include "suite/files/stored_curve.h"
 
 #include <fmt/format.h>
 
