@@ -281,7 +281,7 @@ MpiWorld::~MpiWorld() {
   }
 }
 
-// Ranks that the launcher bound can share cores. Beside their GPUs, ranks do not share cores, and
+// Ranks that the launcher bound can share cores. Next to their GPUs, ranks do not share cores, and
 // can have different numbers of them.
 int MpiWorld::bind(int index, int active) {
   const int equal_part = std::max(1, cores_of_host() / active);

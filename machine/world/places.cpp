@@ -43,7 +43,7 @@ Cores packages_of(const HostTopology& host, const Cores& cores) {
   return all;
 }
 
-// Returns 0 if some of the cores are beside the GPU, 1 if some are in its package, else 2.
+// Returns 0 if some of the cores are next to the GPU, 1 if some are in its package, else 2.
 int distance(const HostTopology& host, const std::string& bus_id, const Cores& cores) {
   const HostTopology::Device* const device = host.find(bus_id);
   if (!device || !common(device->cores, cores).empty()) return 0;
@@ -104,8 +104,8 @@ class Adapters {
 // Ranks that want the same cores.
 using Wishes = std::map<Cores, std::vector<std::size_t>>;
 
-// Returns the first of: the cores beside the GPU, those of its package, all. A level is left out if
-// it has none of the cores.
+// Returns the first of: the cores next to the GPU, those of its package, all. A level is left out
+// if it has none of the cores.
 Wishes wishes_of(const HostTopology& host, const std::vector<std::string>& bus_ids,
                  const Cores& cores) {
   std::vector<std::vector<Cores>> levels;  // by rank

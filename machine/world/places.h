@@ -6,8 +6,8 @@
 // GPUs: every rank takes a GPU that it sees and that the fewest ranks have, so ranks share a GPU
 // only if there are more ranks than GPUs. Of these it takes the nearest one to the cores that the
 // launcher gave it, and of those the first in CUDA's order.
-// Cores: ranks that the launcher bound keep their cores. Otherwise ranks run on the cores beside
-// their GPUs, and ranks with the same cores beside their GPUs share them equally. A rank whose
+// Cores: ranks that the launcher bound keep their cores. Otherwise ranks run on the cores next to
+// their GPUs, and ranks with the same cores next to their GPUs share them equally. A rank whose
 // nearest cores are not available, or are fewer than their ranks, takes those of the package, or of
 // the host.
 // Adapters: the nearest one to the GPU in the tree of PCI bridges. GPUs with several such adapters

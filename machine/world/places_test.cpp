@@ -103,7 +103,7 @@ TEST(Places, SeveralRanksShareAGpuAndItsCores) {
   EXPECT_EQ(twice[1].cores, std::vector{13});
   EXPECT_EQ(twice[8].cores, std::vector{14});
   EXPECT_EQ(twice[9].cores, std::vector{15});
-  // With more ranks than cores beside the GPUs, no core of the host is left out.
+  // With more ranks than cores next to the GPUs, no core of the host is left out.
   std::map<int, int> ranks_of_core;
   for (const Place& place : places(host, alike(64, 8, range(0, 32)))) {
     ASSERT_EQ(place.cores.size(), 1u);
@@ -150,7 +150,7 @@ TEST(Places, RanksThatTheLauncherBoundTakeTheNearestGpu) {
   EXPECT_EQ(all[0].gpu, 4);
   EXPECT_EQ(all[0].cores, range(28, 32)) << "the launcher's";
   EXPECT_EQ(all[1].gpu, 0);
-  EXPECT_EQ(all[2].gpu, 5) << "no GPU is beside node 6, and GPU 4 has a rank";
+  EXPECT_EQ(all[2].gpu, 5) << "no GPU is next to node 6, and GPU 4 has a rank";
 }
 
 TEST(Places, WithoutCoresBesideTheGpuThePackageIsNext) {

@@ -61,7 +61,7 @@ class World {
   Faults& faults() { return faults_; }
 
   // The places of this host's ranks, in order. set_active_ranks then binds ranks to the cores
-  // beside their GPUs. place(): that of this rank; null if its host has no places.
+  // next to their GPUs. place(): that of this rank; null if its host has no places.
   void set_places(std::vector<Place> places);
   const Place* place() const;
   // The cores that the launcher gave this rank.

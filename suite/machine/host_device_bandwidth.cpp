@@ -148,7 +148,7 @@ struct HostDeviceBandwidth {
   void describe(Description& description) {
     const machine::Place* const place = context_.world.place();
     if (node_ && place && place->numa_node >= 0)
-      description.note = fmt::format("the GPU of rank 0 is beside NUMA node {}", place->numa_node);
+      description.note = fmt::format("the GPU of rank 0 is next to NUMA node {}", place->numa_node);
     if (description.seconds > 0)
       description.set("host_device_GBps", moved() / description.seconds / 1e9);
   }

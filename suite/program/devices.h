@@ -9,7 +9,7 @@
 
 namespace suite {
 
-// Makes this rank compute on such a device, and binds it to the cores beside it
+// Makes this rank compute on such a device, and binds it to the cores next to it
 // (machine/world/places.h). Collective. Throws machine::MachineError with CUDA's reason if there is
 // no GPU.
 void choose_device(machine::World& world, machine::Device::Kind kind);
