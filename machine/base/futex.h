@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <ctime>
 
-namespace machine::virtual_gpu {
+namespace machine {
 
 using Word = std::atomic<std::uint32_t>;
 
@@ -24,4 +24,4 @@ inline void wake(Word& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0);
 }
 
-}  // namespace machine::virtual_gpu
+}  // namespace machine
