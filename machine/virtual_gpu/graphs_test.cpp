@@ -252,6 +252,7 @@ TEST_F(Graphs, DependenciesStayInACapture) {
 TEST_F(Graphs, TheLegacyStreamIsNotCaptured) {
   EXPECT_EQ(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal),
             cudaErrorStreamCaptureUnsupported);
+  cudaGetLastError();
   begin();
   queue_set(device_[1], 1, nullptr);  // streams_[0] does not block
   EXPECT_EQ(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal),
