@@ -383,7 +383,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (result == ncclSuccess && on->mine().state != State::finalized) {
     result = on->perform([on = on.get()] { return finalize(*on); });
     for (; result == ncclInProgress; result = on->state())
-      sleep_on(on->segment().bell, on->segment().bell, 0.001);
+      machine::sleep_on(on->segment().bell, on->segment().bell, 0.001);
   }
   if (result == ncclSuccess) forget(comm);
   return result;
