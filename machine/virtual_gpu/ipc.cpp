@@ -14,9 +14,9 @@
 #include <tuple>
 #include <vector>
 
+#include "machine/base/futex.h"
 #include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/errors.h"
-#include "machine/base/futex.h"
 #include "machine/virtual_gpu/memory.h"
 
 namespace machine::virtual_gpu {

@@ -6,7 +6,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import libraries
+import libraries  # noqa: E402
 
 OF_THE_MACHINE = ["libc.so.6", "libcuda.so.1", "libnvidia-ml.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1",
                   "libmlx4.so.1", "libefa.so.1", "libmlx5-rdmav34.so", "libnl-3.so.200", "libnl-route-3.so.200"]

@@ -72,10 +72,9 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
     parts = model_parts(model);
   });
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
-  const zero::ExpectedMemory states =
-      zero::expected_memory(config.zero.stage, plan, layout, config.optimizer.rule(),
-                            config.step_options(),
-                            model_passes(config, parts, schedules.of(stage)));
+  const zero::ExpectedMemory states = zero::expected_memory(
+      config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options(),
+      model_passes(config, parts, schedules.of(stage)));
   const PassagePeaks passage = passage_peaks(config, schedules, stage);
   Held held;
   held.gpu.parameters = static_cast<double>(states.parameters);

@@ -13,10 +13,10 @@
 #include <set>
 
 #include "machine/base/names.h"
+#include "suite/files/stored_curve.h"
 #include "suite/files/traffic.h"
 #include "suite/options/options.h"
 #include "suite/program/axes_text.h"
-#include "suite/files/stored_curve.h"
 
 namespace suite {
 namespace {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "harness/judge/judge.h"
-#include "suite/trainer/trainer.h"
 #include "suite/files/stored_curve.h"
+#include "suite/trainer/trainer.h"
 
 namespace suite {
 

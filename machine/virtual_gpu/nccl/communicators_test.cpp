@@ -11,8 +11,8 @@
 #include <map>
 #include <string>
 
-#include "machine/virtual_gpu/configuration.h"
 #include "machine/base/futex.h"
+#include "machine/virtual_gpu/configuration.h"
 #include "machine/virtual_gpu/nccl/testing.h"
 
 namespace machine::virtual_gpu::nccl {

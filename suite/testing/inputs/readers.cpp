@@ -17,8 +17,8 @@
 #include "suite/files/hostfile.h"
 #include "suite/files/indexed_tokens.h"
 #include "suite/files/safetensors.h"
-#include "suite/files/traffic.h"
 #include "suite/files/stored_curve.h"
+#include "suite/files/traffic.h"
 
 namespace suite::inputs {
 namespace {
