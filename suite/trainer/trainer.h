@@ -60,7 +60,7 @@ class Trainer {
   template <class Work>
   void with_each_part(const Work& work) {
     std::vector<bool> used(parameters_.size());
-    for (const std::vector<int>& rows : parts_) {
+    for (const std::vector<int>& rows : parts_.rows) {
       layers::Parameters part, fresh;
       for (const int row : rows) {
         const auto at = static_cast<std::size_t>(row);

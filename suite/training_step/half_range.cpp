@@ -135,6 +135,13 @@ class RangeDevice::Watch final : public machine::Kernels {
   void merge_attention(M block, M block_sums, M out, M sums) override {
     host_.merge_attention(block, block_sums, out, sums);
   }
+  void fill_pattern(T out, const machine::Pattern& pattern, int rank, Long first) override {
+    host_.fill_pattern(out, pattern, rank, first);
+  }
+  void check_pattern(T output, const machine::Pattern& pattern, const machine::PatternPart& part,
+                     double bound, T errors) override {
+    host_.check_pattern(output, pattern, part, bound, errors);
+  }
   void fill(T out, double value) override { host_.fill(out, value); }
   void cast(T in, T out) override { host_.cast(in, out); }
   void accumulate(T in, T out) override { host_.accumulate(in, out); }
