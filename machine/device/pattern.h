@@ -74,13 +74,19 @@ SHARDMARK_BOTH constexpr double pattern_value(const Pattern& pattern, int rank,
   return has_sign(pattern.dtype) ? random - 3 : random;
 }
 
+// Returns the integer part, never -0. GCC 12 turns the two conversions into trunc(), which keeps
+// the sign of a zero; the sum removes it.
+SHARDMARK_BOTH constexpr double integer_part(double value) {
+  return static_cast<double>(static_cast<std::int64_t>(value)) + 0.0;
+}
+
 // Returns the nearest value of the type; integers modulo 2^bits.
 template <class T>
 SHARDMARK_BOTH constexpr double in_dtype(double value) {
   if constexpr (is_narrow<T>)
     return static_cast<double>(static_cast<float>(T(static_cast<float>(value))));
   else if constexpr (std::is_integral_v<T>)
-    return static_cast<double>(static_cast<T>(static_cast<std::int64_t>(value)));
+    return static_cast<double>(static_cast<T>(static_cast<std::int64_t>(value))) + 0.0;
   else
     return static_cast<double>(static_cast<T>(value));
 }
@@ -103,7 +109,7 @@ SHARDMARK_BOTH constexpr double reduced_value(const Pattern& pattern, std::int64
   if (pattern.reduction != Reduction::avg) return result;
   result /= pattern.ranks;
   if constexpr (std::is_integral_v<T>)
-    return static_cast<double>(static_cast<std::int64_t>(result));  // truncates; no -0
+    return integer_part(result);
   else
     return in_dtype<T>(result);
 }

@@ -9,9 +9,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import libraries  # noqa: E402
 
 OF_THE_MACHINE = ["libc.so.6", "libcuda.so.1", "libnvidia-ml.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1",
-                  "libmlx4.so.1", "libefa.so.1", "libmlx5-rdmav34.so", "libnl-3.so.200", "libnl-route-3.so.200"]
-OF_THE_BUNDLE = ["libmpich.so.12", "libucp.so.0", "libuct_ib.so.0", "libhwloc.so.15", "libnccl.so.2", "libcudart.so.13",
-                 "libnuma.so.1", "libefadv.so.1"]
+                  "libmlx4.so.1", "libefa.so.1", "libmlx5-rdmav34.so", "libnl-3.so.200", "libnl-route-3.so.200",
+                  "libnccl.so.2", "libcudart.so.13"]
+OF_THE_BUNDLE = ["libmpich.so.12", "libucp.so.0", "libuct_ib.so.0", "libhwloc.so.15", "libnuma.so.1", "libefadv.so.1"]
 
 
 class Libraries(unittest.TestCase):

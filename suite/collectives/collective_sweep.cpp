@@ -123,8 +123,7 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
   if (has_inner(operation)) sweep.axis("inner", &Case::inner, std::string(automatic));
   const bool has_traffic = operation == Operation::all_to_all_v;
   if (has_traffic) sweep.axis("traffic", &Case::traffic, "skewed");
-  const bool has_graphs = request.device == machine::Device::Kind::cuda;
-  if (has_graphs) sweep.axis("graph", &Case::graph, false);
+  sweep.axis("graph", &Case::graph, false);
   sweep.axis("bytes", &Case::bytes, harness::Bytes{32768});
   sweep.only([operation, has_traffic](const Case& c) {
     if (std::string why = why_not_library(c); !why.empty()) return why;
@@ -178,7 +177,7 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
          vary(&Case::ranks, {3}), vary(&Case::bytes, {{8192}})},
         types);
 
-  if (has_graphs)
+  if (request.device == machine::Device::Kind::cuda)
     slice({acceptance, paper}, "graph",
           {vary(&Case::algorithm, with_library({names.front()})),
            vary(&Case::transport, {Transport::nccl}), vary(&Case::graph, {true}),

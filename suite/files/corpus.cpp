@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <stdexcept>
@@ -49,7 +50,7 @@ Corpus Corpus::from_file(const std::string& path, int sequence, int vocabulary) 
   return corpus;
 }
 
-Corpus Corpus::generated(std::uint64_t seed) {
+Corpus Corpus::generated(std::uint64_t seed, int vocabulary) {
   constexpr std::array<std::string_view, 6> subjects{"the rank ",    "a ring ",    "the host ",
                                                      "every shard ", "one stage ", "the link "};
   constexpr std::array<std::string_view, 6> verbs{"sends ",     "reduces ", "gathers ",
@@ -66,6 +67,8 @@ Corpus Corpus::generated(std::uint64_t seed) {
     text += objects[words[2] % objects.size()];
     text += ends[words[3] % ends.size()];
   }
+  for (char& letter : text)
+    letter = static_cast<char>(static_cast<unsigned char>(letter) % vocabulary);
   return Corpus(std::move(text));
 }
 

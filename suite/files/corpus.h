@@ -20,8 +20,9 @@ class Corpus {
   static Corpus from_file(const std::string& path, int sequence, int vocabulary);
   // Throws the errors of from_file, by default for the shortest sequence.
   static void check(const std::string& path, int sequence = 0);
-  // Returns sentences of a small grammar. Their structure lets a loss fall.
-  static Corpus generated(std::uint64_t seed);
+  // Returns sentences of a small grammar. Their structure lets a loss fall. A smaller vocabulary
+  // takes their bytes modulo its size.
+  static Corpus generated(std::uint64_t seed, int vocabulary = Corpus::vocabulary);
 
   // Writes `sequence` tokens, and as targets the tokens one position later. They depend only on
   // (seed, index), not on the rank or the micro-batch. Throws FileError for a drawn token outside

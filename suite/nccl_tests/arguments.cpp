@@ -262,12 +262,9 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
                  "out of place; "
                  "0: no checks");
   options.number("-G,--cudagraph", "N", a.graph_launches, 0, many,
-                 "launches of a CUDA graph that holds all iterations (0: no graph); requires "
-                 "--device cuda");
-  options.number(
-      "-R,--local_register", "N", a.registered, 0, 2,
-      "1: memory of ncclMemAlloc and ncclCommRegister; 2: ncclCommWindowRegister (0); no "
-      "effect on the host");
+                 "launches of a CUDA graph of all iterations (0); requires --device cuda");
+  options.number("-R,--local_register", "N", a.registered, 0, 2,
+                 "NCCL's memory, 1: ncclCommRegister, 2: ncclCommWindowRegister (0)");
   options.text("-o,--op", "NAME", reduction, "sum, prod, max, min, avg or all (sum)");
   options.text("-d,--datatype", "NAME", dtype,
                "float, bfloat16, half, double, int8, uint8, int32, uint32, int64, uint64 or all "

@@ -72,10 +72,44 @@ std::vector<std::string> axis_values(const std::vector<std::string>& units,
   return all;
 }
 
+namespace {
+
+constexpr std::size_t most_lines = 20;  // of a unit's axes
+
+// Returns whether the profile does not vary the axis, and there is nothing to say of its values.
+bool keeps_default(const AxisInfo& axis) {
+  const bool is_switch = axis.allowed == std::vector<std::string>{"off", "on"};
+  return axis.values.size() == 1 && axis.values.front() == axis.usual &&
+         (axis.allowed.empty() || is_switch || axis.allowed == axis.values) &&
+         short_name(axis.name) == axis.name;
+}
+
+// Lists axes that keep their default: "--a 1, --b off", in lines of the help's columns.
+std::string defaults_text(const std::vector<AxisInfo>& axes) {
+  std::string text, line = "  defaults:";
+  for (const AxisInfo& axis : axes) {
+    const std::string entry = fmt::format(" --{} {}", axis.name, axis.usual);
+    if (line.size() + entry.size() > help_columns) {
+      text += line + "\n";
+      line = "   ";
+    }
+    line += entry + (&axis == &axes.back() ? "" : ",");
+  }
+  return axes.empty() ? "" : text + line + "\n";
+}
+
+}  // namespace
+
 std::string axes_help(const std::vector<std::string>& units, const harness::PlanRequest& request) {
   std::string text;
   for (const harness::Family* unit : harness::families(units)) {
-    const std::vector<AxisInfo> axes = unit->axes({request.profile, {}, request.device});
+    std::vector<AxisInfo> axes = unit->axes({request.profile, {}, request.device}), defaults;
+    if (axes.size() > most_lines) {
+      const auto rest = std::stable_partition(
+          axes.begin(), axes.end(), [](const AxisInfo& axis) { return !keeps_default(axis); });
+      defaults.assign(rest, axes.end());
+      axes.erase(rest, axes.end());
+    }
     std::size_t width = 0;
     for (const AxisInfo& axis : axes) width = std::max(width, axis_names(axis.name).size());
     text += fmt::format("{}Axes of {}, with the values of profile {}:\n", text.empty() ? "" : "\n",
@@ -86,6 +120,7 @@ std::string axes_help(const std::vector<std::string>& units, const harness::Plan
       text += fmt::format("  {:<{}}  {}{}\n", axis_names(axis.name), width,
                           joined(axis.values, columns - allowed.size()), allowed);
     }
+    text += defaults_text(defaults);
   }
   return text +
          "An axis takes a value, a list (1,2,4) or a range (1:64:x4); shardmark list UNIT shows "

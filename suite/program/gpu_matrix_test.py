@@ -121,8 +121,8 @@ class Gpus(TemporaryFolder):
                                   order)
 
     def every_zero_stage(self, transport, order="lazy", more=()):
-        for grid, stages in gpu_matrix.ZERO_GRIDS:
-            self.steps_between(transport, 8, order=order, of=["gpt_step"], grids=[grid], more=["--zero-stage", stages, *more])
+        self.steps_between(transport, 8, order=order, of=["gpt_step"], grids=[gpu_matrix.ZERO_GRID],
+                           more=["--zero-stage", "0,1,2,3", *more])
 
     def two_hosts(self):
         """Skips the test if this machine cannot have two hosts."""
@@ -148,7 +148,7 @@ class CrossSection(Gpus):
         self.units_between("cuda_ipc", 1, of=["gemm", "memory_bandwidth", "self_attention"])
 
     def test_a_step_of_all_degrees(self):
-        self.every_zero_stage("nccl", more=["--dtype", "float", "--optimizer", "adamw", "--schedule", "1f1b", "--model-args", "none",
+        self.every_zero_stage("nccl", more=[*gpu_matrix.OURS, "--dtype", "float", "--optimizer", "adamw", "--schedule", "1f1b", "--model-args", "none",
                                             "--offload_optimizer", "none", "--offload_param", "none", "--uneven-tokens", "off",
                                             "--sequence-parallel", "on", "--recompute-granularity", "none"])
 
@@ -195,6 +195,7 @@ class Matrix(Gpus):
             for transport in gpu_matrix.TRANSPORTS if order == "lazy" else ["nccl"]:
                 with self.subTest(order=order, transport=transport):
                     self.every_zero_stage(transport, order)
+                    self.every_zero_stage(transport, order, more=gpu_matrix.OURS)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "machine/base/error.h"
 #include "suite/reference/plain_training.h"
 #include "suite/trainer/step_tokens.h"
 
@@ -56,6 +57,7 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
 
 plain::Batch batch_of(const TrainingConfig& config, const Corpus& corpus, int step) {
   const int sequences = config.batch.global_batch_size, length = config.model.sequence;
+  const int vocabulary = plain_model(config).vocabulary;
   const auto size = static_cast<std::size_t>(sequences) * static_cast<std::size_t>(length);
   plain::Batch batch{std::vector<std::int32_t>(size), std::vector<std::int32_t>(size),
                      std::int64_t{step} * sequences * length};
@@ -65,6 +67,9 @@ plain::Batch batch_of(const TrainingConfig& config, const Corpus& corpus, int st
                 static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(sequences) +
                     static_cast<std::uint64_t>(i),
                 length, batch.tokens.data() + at, batch.targets.data() + at);
+    for (const std::vector<std::int32_t>* drawn : {&batch.tokens, &batch.targets})
+      for (int j = 0; j < length; ++j)
+        SHARDMARK_CHECK((*drawn)[at + static_cast<std::size_t>(j)], <, vocabulary);
     const int counted =
         config.uneven_tokens ? counted_tokens(config.seed, step, i, sequences, length) : length;
     std::fill(batch.targets.begin() + static_cast<std::ptrdiff_t>(at) + counted,

@@ -30,8 +30,9 @@ TrainingConfig config_of(const TrainingCase& c, const harness::Context& context)
 }
 
 Corpus corpus_of(const std::string& file, std::uint64_t seed, const TrainingConfig& config) {
-  return file.empty() ? Corpus::generated(seed)
-                      : Corpus::from_file(file, config.model.sequence, config.model.tokens);
+  const TrainingConfig::Model& model = config.model;
+  return file.empty() ? Corpus::generated(seed, model.tokens > 0 ? model.tokens : model.vocabulary)
+                      : Corpus::from_file(file, model.sequence, model.tokens);
 }
 
 // Returns a rank's share of the least bytes of the reference in double on the host of rank 0

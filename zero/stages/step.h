@@ -43,7 +43,7 @@
 // and reduce-scatter sum in the same order. The algorithm direct does; ring and the libraries over
 // more than two ranks do not. With gradient accumulation, stages 0 and 1 agree with each other,
 // because both add micro-batches before ranks. Stages 2 and 3 agree with each other, because both
-// add ranks before micro-batches.
+// add ranks before micro-batches; with pipelines they add the two stages of a tied embedding last.
 
 #include <functional>
 #include <memory>

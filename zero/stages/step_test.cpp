@@ -177,8 +177,9 @@ std::vector<std::uint64_t> bits_after_three(machine::World& world, machine::Degr
 }
 
 // Reduce-scatter and all-reduce must sum in the same order. The algorithm direct does so for any
-// number of ranks, ring for two ranks (two terms have one order). SGD is tested because Adam's
-// first steps hide the last bits of a gradient.
+// number of ranks, ring for two ranks (two terms have one order). With pipelines stages 2 and 3 add
+// a tied parameter's copies after the ranks of dp, and so agree only with each other. SGD is tested
+// because Adam's first steps hide the last bits of a gradient.
 TEST(Step, StagesAgreeBitForBit) {
   for (const machine::Degrees& degrees : grids) {
     machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
@@ -188,11 +189,12 @@ TEST(Step, StagesAgreeBitForBit) {
           for (double clip : {infinity, 0.25}) {
             for (const Rule& rule : {Rule(AdamW{}), Rule(Sgd{0.1})}) {
               const StepOptions options{rule, clip, algorithm, algorithm, algorithm};
-              const auto bits = bits_after_three(world, degrees, 0, dtype, options);
+              std::vector<std::uint64_t> bits;
               for (int stage = 0; stage < num_stages; ++stage) {
-                if (stage == 0 || (stage >= 2 && std::holds_alternative<AdamW>(rule))) continue;
-                EXPECT_EQ(bits_after_three(world, degrees, stage, dtype, options), bits)
-                    << describe(degrees, stage, dtype);
+                if (stage >= 2 && std::holds_alternative<AdamW>(rule)) continue;
+                const auto own = bits_after_three(world, degrees, stage, dtype, options);
+                if (stage == 0 || (stage == 2 && degrees.pp > 1)) bits = own;
+                EXPECT_EQ(own, bits) << describe(degrees, stage, dtype);
               }
             }
           }
