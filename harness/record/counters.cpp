@@ -42,7 +42,7 @@ constexpr Counter own[] = {
     {"limit_is_stale", "", lower, speed,
      "1: the time is below `limit_s`, so a rate was measured too low"},
     {"limit_measured_again", "", neither, speed,
-     "1: the time was below the limit, so its rate was measured again after the case"},
+     "1: the time was below the limit; its rate was measured again after the case"},
     {"limit_s", "s", neither, speed, "lower bound of the time by the measured rates"},
     {"max_error", "", lower, exact, "error of the comparison that came nearest to failing"},
     {"messages_expected", "", neither, exact, "messages of all ranks by the formula"},

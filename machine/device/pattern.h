@@ -75,9 +75,10 @@ SHARDMARK_BOTH constexpr double pattern_value(const Pattern& pattern, int rank,
 }
 
 // Returns the integer part, never -0. GCC 12 turns the two conversions into trunc(), which keeps
-// the sign of a zero; the sum removes it.
+// the sign of a zero.
 SHARDMARK_BOTH constexpr double integer_part(double value) {
-  return static_cast<double>(static_cast<std::int64_t>(value)) + 0.0;
+  if (-1 < value && value < 1) return 0;
+  return static_cast<double>(static_cast<std::int64_t>(value));
 }
 
 // Returns the nearest value of the type; integers modulo 2^bits.
@@ -86,7 +87,7 @@ SHARDMARK_BOTH constexpr double in_dtype(double value) {
   if constexpr (is_narrow<T>)
     return static_cast<double>(static_cast<float>(T(static_cast<float>(value))));
   else if constexpr (std::is_integral_v<T>)
-    return static_cast<double>(static_cast<T>(static_cast<std::int64_t>(value))) + 0.0;
+    return static_cast<double>(static_cast<T>(static_cast<std::int64_t>(value)));
   else
     return static_cast<double>(static_cast<T>(value));
 }

@@ -76,11 +76,9 @@ namespace {
 
 constexpr std::size_t most_lines = 20;  // of a unit's axes
 
-// Returns whether the profile does not vary the axis, and there is nothing to say of its values.
+// Returns whether the profile does not vary the axis. Degrees always have their own line.
 bool keeps_default(const AxisInfo& axis) {
-  const bool is_switch = axis.allowed == std::vector<std::string>{"off", "on"};
   return axis.values.size() == 1 && axis.values.front() == axis.usual &&
-         (axis.allowed.empty() || is_switch || axis.allowed == axis.values) &&
          short_name(axis.name) == axis.name;
 }
 

@@ -116,7 +116,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
         line.prints_results = text != output_formats[0];
         if (line.prints_results) line.options.google_flags.push_back("--benchmark_format=" + text);
       },
-      "table (default); json or csv: Google Benchmark's on stdout, all else on stderr");
+      "table (default); json or csv: Google Benchmark's on stdout");
   options.choices([] { return output_formats; });
   options.number("--durations", "N", line.console.durations, 0, 1000,
                  "list the N longest cases at the end");

@@ -21,9 +21,9 @@ using harness::Better, harness::Nature;
 
 constexpr harness::Counter step_counters[] = {
     {"mfu", "", Better::higher, Nature::speed,
-     "model FLOPs over the time, relative to the GPU vendor's dense peak or a host's matrix rate"},
+     "model FLOPs over the time, of the GPU vendor's dense peak or a host's matrix rate"},
     {"mfu_of_gemm", "", Better::higher, Nature::speed,
-     "model FLOPs over the time, relative to the best sustained matrix product of the GPU"},
+     "model FLOPs over the time, of the GPU's best sustained matrix product"},
     {"peak_TFLOPs", "TFLOP/s", Better::neither, Nature::speed,
      "dense peak that the GPU's vendor publishes for the dtype"},
     {"steps_per_second", "1/s", Better::higher, Nature::speed, "training steps per second"},
