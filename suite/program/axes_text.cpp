@@ -76,22 +76,24 @@ namespace {
 
 constexpr std::size_t most_lines = 20;  // of a unit's axes
 
-// Returns whether the profile does not vary the axis. Degrees always have their own line.
-bool keeps_default(const AxisInfo& axis) {
-  return axis.values.size() == 1 && axis.values.front() == axis.usual &&
-         short_name(axis.name) == axis.name;
+// Returns whether a word says all: the profile does not vary the axis, or it is a switch. Degrees
+// always have their own line.
+bool is_brief(const AxisInfo& axis) {
+  const bool one = axis.values.size() == 1 && axis.values.front() == axis.usual;
+  const bool is_switch = axis.usual == "off" && axis.values.size() == 2;
+  return (one || is_switch) && short_name(axis.name) == axis.name;
 }
 
-// Lists axes that keep their default: "--a 1, --b off", in lines of the help's columns.
-std::string defaults_text(const std::vector<AxisInfo>& axes) {
-  std::string text, line = "  defaults:";
+// Lists axes with their values: "--a 1, --b off,on", in lines of the help's columns.
+std::string brief_text(const std::vector<AxisInfo>& axes) {
+  std::string text, line = "  also:";
   for (const AxisInfo& axis : axes) {
-    const std::string entry = fmt::format(" --{} {}", axis.name, axis.usual);
+    const std::string entry = fmt::format(" --{} {}", axis.name, fmt::join(axis.values, ","));
     if (line.size() + entry.size() > help_columns) {
       text += line + "\n";
       line = "   ";
     }
-    line += entry + (&axis == &axes.back() ? "" : ",");
+    line += entry + (&axis == &axes.back() ? "" : ";");
   }
   return axes.empty() ? "" : text + line + "\n";
 }
@@ -101,7 +103,7 @@ std::string defaults_text(const std::vector<AxisInfo>& axes) {
 std::string axes_help(const std::vector<std::string>& units, const harness::PlanRequest& request) {
   std::string text;
   for (const harness::Family* unit : harness::families(units)) {
-    std::vector<AxisInfo> axes = unit->axes({request.profile, {}, request.device}), defaults;
+    std::vector<AxisInfo> axes = unit->axes({request.profile, {}, request.device}), brief;
     if (axes.size() > most_lines) {
       const auto rest = std::stable_partition(
           axes.begin(), axes.end(), [](const AxisInfo& axis) { return !keeps_default(axis); });
@@ -118,7 +120,7 @@ std::string axes_help(const std::vector<std::string>& units, const harness::Plan
       text += fmt::format("  {:<{}}  {}{}\n", axis_names(axis.name), width,
                           joined(axis.values, columns - allowed.size()), allowed);
     }
-    text += defaults_text(defaults);
+    text += brief_text(brief);
   }
   return text +
          "An axis takes a value, a list (1,2,4) or a range (1:64:x4); shardmark list UNIT shows "
