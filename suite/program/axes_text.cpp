@@ -105,9 +105,9 @@ std::string axes_help(const std::vector<std::string>& units, const harness::Plan
   for (const harness::Family* unit : harness::families(units)) {
     std::vector<AxisInfo> axes = unit->axes({request.profile, {}, request.device}), brief;
     if (axes.size() > most_lines) {
-      const auto rest = std::stable_partition(
-          axes.begin(), axes.end(), [](const AxisInfo& axis) { return !keeps_default(axis); });
-      defaults.assign(rest, axes.end());
+      const auto rest = std::stable_partition(axes.begin(), axes.end(),
+                                              [](const AxisInfo& axis) { return !is_brief(axis); });
+      brief.assign(rest, axes.end());
       axes.erase(rest, axes.end());
     }
     std::size_t width = 0;
