@@ -1,5 +1,5 @@
 #pragma once
-// Sleeping on a word that other threads and processes change.
+// Sleeping on a word that other threads and processes change. The futex is shared, not private.
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

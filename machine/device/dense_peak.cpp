@@ -15,9 +15,9 @@ struct Architecture {
   double float16, bfloat16, float8;  // dense, on tensor cores that accumulate in float
 };
 
-// From NVIDIA's whitepapers of the architectures: Tesla V100 (2017), Turing (2018), A100 (2020),
-// GA102 (2021), Ada (2022), H100 (2022), Blackwell (2024), RTX Blackwell (2025). The whitepapers
-// state the rates of a tensor core, or the totals of a product, which dense_peak_test compares.
+// The rates give the totals of the products' data sheets, which dense_peak_test lists. Public
+// tables of the data sheets confirm those of V100, A100, A10, A40, H100 and H200. Those of Turing,
+// Ada and Blackwell are not compared with a source yet, and no rate with a GPU.
 constexpr Architecture architectures[] = {
     {70, 64, 128, 1024, 0, 0},           // V100
     {75, 4, 128, 1024, 0, 0},            // T4
@@ -31,8 +31,7 @@ constexpr Architecture architectures[] = {
 };
 
 // The clock for which the vendor publishes the rates of tensor cores, where it is below the highest
-// clock: from the H100 whitepaper (table 3), or else the clock that gives the total of the
-// product's data sheet.
+// clock. For the H100 it is 1830 MHz; for the others, the clock that gives the data sheet's total.
 struct RatedClock {
   std::string_view product;
   double hz;

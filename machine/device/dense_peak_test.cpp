@@ -5,7 +5,7 @@
 namespace machine {
 namespace {
 
-// The published totals of products, in TFLOP/s: dense, accumulated in float.
+// The totals of the products' data sheets, in TFLOP/s: dense, accumulated in float.
 TEST(DensePeak, IsThePublishedTotalOfTheProduct) {
   struct Published {
     ComputeUnits units;

@@ -99,7 +99,8 @@ std::vector<Key> step_keys() {
        .field = AT(degrees.cp),
        .limits = degree(),
        .effect = Effect::planned,
-       .why = "context parallelism is not implemented",
+       .why = "a training step has no context parallelism; the units ring_attention and "
+              "ulysses_attention measure it",
        .in_step = [](Config c) { return c.degrees.cp == 1; }},
       row("", "tensor_parallel.enabled", AT(tensor_parallel)),
       axis("--micro-batch-size", "train_micro_batch_size_per_gpu", AT(batch.micro_batch_size),

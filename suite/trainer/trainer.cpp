@@ -61,6 +61,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
                                           device, *communicator("tp"), checkpoint_host_.get());
   parameters_ = chunks_->parameters();
   parts_ = model_parts(*chunks_);
+  micro_batch_is_pass_ = micro_batch_is_pass(config_);
   for (int chunk = 0; chunk < chunks_->size(); ++chunk) {
     layers::Parameters& all = parameters_of_chunks_.emplace_back();
     for (const layers::Parameters& part : (*chunks_)[chunk].parts())
@@ -182,7 +183,7 @@ void Trainer::begin_pass(const pipeline::Action& action) {
     if (!tells_of_gradients() || !adds_gradients(action)) return;
     passes_begun_ = passes_begun_ % gradient_passes_ + 1;
     step_->begin_pass({.last = passes_begun_ == gradient_passes_});
-  } else if (!micro_batch_is_pass(config_)) {
+  } else if (!micro_batch_is_pass_) {
     static const layers::Parameters none;
     const auto chunk = static_cast<std::size_t>(action.chunk);
     step_->begin_pass(
@@ -194,9 +195,8 @@ void Trainer::begin_pass(const pipeline::Action& action) {
 }
 
 void Trainer::end_pass(const pipeline::Action& action) {
-  const bool told = config_.zero.stage >= 2
-                        ? !micro_batch_is_pass(config_) || adds_gradients(action)
-                        : tells_of_gradients() && adds_gradients(action);
+  const bool told = config_.zero.stage >= 2 ? !micro_batch_is_pass_ || adds_gradients(action)
+                                            : tells_of_gradients() && adds_gradients(action);
   if (told) step_->end_pass();
 }
 

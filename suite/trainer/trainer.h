@@ -139,6 +139,7 @@ class Trainer {
   std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage work_;
   std::vector<layers::Parameters> parameters_of_chunks_;  // by chunk; a shared table in both
+  bool micro_batch_is_pass_ = false;
   // Numbers of passes that add gradients: in a whole step, and so far in this step.
   std::ptrdiff_t gradient_passes_ = 0, passes_begun_ = 0;
   StepTokens tokens_;

@@ -100,6 +100,46 @@ TEST(TrainingStep, PipelinesTakeTheSameStepsInStages2And3) {
   });
 }
 
+// The closed form of ZeRO's paper (Rajbhandari et al. 2020, arXiv:1910.02054, section 7) for a rank
+// with Psi padded elements, m micro-batches and d ranks. Nothing here reads buckets or passes.
+// Every backward reduces the stage's gradients. Stage 3 gathers all values in forward, and in
+// backward all but the token table, whose backward reads no value.
+TEST(TrainingStep, ZeroWithPipelinesSendsTheBytesOfThePaper) {
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v"})
+    for (const int stage : {2, 3})
+      machine::run_ranks(4, [&](machine::World& world) {
+        SCOPED_TRACE(std::string(schedule) + ", stage " + std::to_string(stage));
+        TrainingConfig config;
+        config.degrees = {.dp = 2, .pp = 2};
+        set_model(config, "tiny");
+        config.model.layers = 4;
+        config.model.position_embedding_type = layers::PositionEmbedding::rope;
+        config.model.untie_embeddings_and_output_weights = true;
+        config.pipeline.schedule = schedule;
+        config.batch.global_batch_size = 8;
+        config.zero.stage = stage;
+        config.zero.overlap_comm = false;
+        config.zero.param_persistence_threshold = 0;
+        const Corpus corpus = Corpus::generated(1);
+        Trainer trainer(world, world.group(), world.device(), config, corpus);
+        trainer.step();
+        machine::Link& dp = trainer.communicator("dp")->link();
+        dp.reset_traffic();
+        trainer.step();
+        const auto sent = [&](machine::Operation operation) {
+          return dp.traffic().at({operation, machine::Dtype::float32}).bytes_sent;
+        };
+        const auto psi = static_cast<std::uint64_t>(trainer.states().layout().elements);
+        const bool has_table = trainer.schedules().placement.at(0, 0).stage ==
+                               trainer.grid().coordinate(machine::Axis::pp);
+        const std::uint64_t m = 4, half = sizeof(float) / 2,  // (d - 1) / d of four bytes
+            table = has_table ? std::uint64_t{256} * 32 : 0;
+        EXPECT_EQ(sent(machine::Operation::reduce_scatter), m * psi * half);
+        EXPECT_EQ(sent(machine::Operation::all_gather),
+                  stage == 2 ? psi * half : m * (2 * psi - table) * half);
+      });
+}
+
 // Measured times differ between runs. Both trainers of a case and all ranks use the same division.
 TEST(TrainingStep, LayersAreDividedByMeasuredTime) {
   const auto cases = steps({{"model-args", "--num-layers 5"},

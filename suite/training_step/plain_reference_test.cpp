@@ -30,7 +30,7 @@ void expect_agreement(const std::string& what, const TrainingConfig& config,
   SCOPED_TRACE(what);
   ASSERT_EQ(why_not_plain(config), "");
   machine::run_ranks(1, [&](machine::World& world) {
-    const Corpus corpus = Corpus::generated(config.seed);
+    const Corpus corpus = Corpus::generated(config.seed, config.model.tokens);
     const History plain = plain_history(config, corpus, skipped, [] {});
     const auto trainer = reference_trainer(world, config, corpus, machine::Dtype::float64);
     const int first = first_taken(skipped);
@@ -82,6 +82,11 @@ TEST(PlainReference, AgreesWithTheLayersInDouble) {
                      c.optimizer.decoupled_decay = false;
                      c.optimizer.weight_decay = 0.1;
                      c.batch.micro_batch_size = 2;
+                   }));
+  expect_agreement("a vocabulary of fewer tokens than the text has bytes",
+                   tiny("tiny", [](TrainingConfig& c) {
+                     c.model.tokens = 64;
+                     c.model.vocabulary = 128;
                    }));
   expect_agreement("sgd, clipped", tiny("tiny", [](TrainingConfig& c) {
                      c.optimizer.type = "sgd";

@@ -88,6 +88,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string error_text_;
 };
 
+// Returns the error of NCCL's call `name` for a buffer that is not live memory of the
+// communicator's device, or ncclSuccess.
+ncclResult_t check_memory(const char* name, const Communicator& on, const void* data,
+                          std::size_t bytes);
+
 // Returns this process's end of a live communicator, or null with the text set.
 std::shared_ptr<Communicator> end_of(ncclComm_t comm);
 

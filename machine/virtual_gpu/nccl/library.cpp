@@ -33,6 +33,21 @@ std::set<ncclComm_t> handles;
 
 }  // namespace
 
+ncclResult_t check_memory(const char* name, const Communicator& on, const void* data,
+                          std::size_t bytes) {
+  Allocation memory;
+  if (find(data, &memory) != Place::device)
+    return refused(ncclInvalidArgument,
+                   fmt::format("{}: {} (it takes device memory)", name, describe(data)));
+  if (check_range(name, data, bytes) != cudaSuccess)
+    return refused(ncclInvalidArgument, cudaGetErrorString(cudaGetLastError()));
+  if (memory.device != on.device())
+    return refused(ncclInvalidArgument,
+                   fmt::format("{}: {} is not on device {} of the communicator", name,
+                               text_of(memory), on.device()));
+  return ncclSuccess;
+}
+
 std::shared_ptr<Communicator> end_of(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
   if (handles.contains(comm)) return comm->end;
@@ -101,19 +116,7 @@ ncclResult_t launch(std::vector<Queued> all) {
 
 ncclResult_t check_buffer(const Communicator& on, const Call& call, const void* data,
                           std::size_t bytes) {
-  const char* name = shape(call.kind).call;
-  if (bytes == 0) return ncclSuccess;
-  Allocation memory;
-  if (find(data, &memory) != Place::device)
-    return refused(ncclInvalidArgument,
-                   fmt::format("{}: {} (it takes device memory)", name, describe(data)));
-  if (check_range(name, data, bytes) != cudaSuccess)
-    return refused(ncclInvalidArgument, cudaGetErrorString(cudaGetLastError()));
-  if (memory.device != on.device())
-    return refused(ncclInvalidArgument,
-                   fmt::format("{}: {} is not on device {} of the communicator", name,
-                               text_of(memory), on.device()));
-  return ncclSuccess;
+  return bytes == 0 ? ncclSuccess : check_memory(shape(call.kind).call, on, data, bytes);
 }
 
 ncclResult_t check_call(Communicator& on, Task& task) {

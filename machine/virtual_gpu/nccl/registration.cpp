@@ -42,17 +42,8 @@ constexpr std::size_t granule = std::size_t{2} << 20;  // of ncclMemAlloc
 // Returns the error of a registration, or ncclSuccess.
 ncclResult_t check(const char* name, Communicator& on, const void* data, std::size_t bytes) {
   if (const ncclResult_t ready = on.ready(); ready != ncclSuccess) return ready;
-  Allocation memory;
-  if (bytes == 0 || find(data, &memory) != Place::device)
-    return refused(ncclInvalidArgument, fmt::format("{}: {} bytes at {} (it takes device memory)",
-                                                    name, bytes, describe(data)));
-  if (check_range(name, data, bytes) != cudaSuccess)
-    return refused(ncclInvalidArgument, cudaGetErrorString(cudaGetLastError()));
-  if (memory.device != on.device())
-    return refused(ncclInvalidArgument,
-                   fmt::format("{}: {} is not on device {} of the communicator", name,
-                               text_of(memory), on.device()));
-  return ncclSuccess;
+  if (bytes == 0) return refused(ncclInvalidArgument, fmt::format("{}: no bytes", name));
+  return check_memory(name, on, data, bytes);
 }
 
 void* keep(Registration registration) {

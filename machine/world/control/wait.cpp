@@ -1,15 +1,12 @@
 #include "machine/world/control/wait.h"
 
 #include <fmt/format.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 
 #include "machine/base/error.h"
+#include "machine/base/futex.h"
 #include "machine/world/control/waited.h"
 
 namespace machine {
@@ -23,14 +20,13 @@ double waited_s() { return slept_s; }
 void add_waited_s(double seconds) { slept_s += seconds; }
 
 void Wait::sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
-  const timespec slice{0, 50'000'000};
-  // Shared, not private: the waker may be another process.
-  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &slice, nullptr, 0);
+  constexpr double slice_s = 0.05;
+  sleep_on(word, seen, slice_s);
 }
 
 void Wait::wake(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping) {
   sleeping.store(0, std::memory_order_relaxed);
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  machine::wake(word);
 }
 
 void Wait::nap(int round) {
