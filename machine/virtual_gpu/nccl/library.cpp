@@ -286,7 +286,9 @@ ncclResult_t finalize(Communicator& on) {
   if (on.mine().state < State::finalized) on.close(State::finalized);
   for (int rank = 0; rank < on.size(); ++rank) {
     if (on.of(rank).state == State::finalized) continue;
-    if (const ncclResult_t state = on.check_peer(rank); state != ncclSuccess) return state;
+    const ncclResult_t state = on.check_peer(rank);
+    if (on.of(rank).state == State::finalized) continue;  // just now; then it may have ended, too
+    if (state != ncclSuccess) return state;
     return refused(ncclInProgress, fmt::format("rank {} has not called ncclCommFinalize", rank));
   }
   return ncclSuccess;
