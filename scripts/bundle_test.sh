@@ -27,5 +27,6 @@ broken() {
 
 broken lacks_a_library 'rm lib/libmpich.so.12'
 broken lacks_the_launcher 'rm bin/mpiexec'
+broken lacks_the_recipes 'rm -r share/shardmark/recipes'
 broken lacks_a_license 'rm share/doc/shardmark/licenses/libmpich12'
 broken has_another_file 'echo >>LICENSE'

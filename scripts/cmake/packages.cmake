@@ -24,6 +24,10 @@ install(PROGRAMS scripts/figures.py DESTINATION share/shardmark/scripts COMPONEN
 install(DIRECTORY scripts/python/shardmark DESTINATION share/shardmark/scripts/python COMPONENT program
         PATTERN __pycache__ EXCLUDE)
 
+# suite/recipes/recipe.cpp looks here.
+install(DIRECTORY suite/recipes DESTINATION share/shardmark COMPONENT program
+        FILES_MATCHING PATTERN recipe.json PATTERN ds_config.json PATTERN arguments.txt)
+
 # The start script checks the processor.
 set(needed_flag "")
 if(SHARDMARK_MARCH STREQUAL "x86-64-v3")

@@ -84,6 +84,8 @@ def check(file):
         program = os.path.join(tree, "shardmark")
         if "all_reduce" not in run(program, place, "list"):
             raise Bad("shardmark list does not contain all_reduce")
+        if "gpt3_175b" not in run(program, place, "recipes", "list"):
+            raise Bad("shardmark recipes list does not contain gpt3_175b")
         processes, verdict = check_processes(tree, place)
         files = check_list(tree)
     print(f"{os.path.basename(file)} is self-contained: none of {processes} processes loaded another library; {files} files")

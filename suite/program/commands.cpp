@@ -24,6 +24,8 @@ constexpr Command all[] = {
     {"history", "keep runs over time and find changes", comparison::run_history},
     {"plan", "memory of a training run, from ds_config.json or Megatron's arguments",
      configuration::run_plan},
+    {"recipes", "published configurations, shrunk to a small machine: list, show, run",
+     run_recipes},
     {"scale", "run units while one degree grows with the ranks", run_units},
     {"report", "write report.html and junit.xml of a run", run_report},
     {"health", "ranks, hosts and links to drain after a run: exit code 0 OK, 1 WARN, 2 CRITICAL",

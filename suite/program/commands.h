@@ -35,6 +35,7 @@ int run_list(int argc, char** argv);
 int run_report(int argc, char** argv);
 int run_health(int argc, char** argv);
 int run_data(int argc, char** argv);
+int run_recipes(int argc, char** argv);
 int run_version(int argc, char** argv);
 int run_manual(int argc, char** argv);
 int run_completion(int argc, char** argv);

@@ -19,7 +19,6 @@
 #include "suite/program/axes_text.h"
 
 namespace suite {
-namespace {
 
 using harness::UsageError;
 
@@ -34,6 +33,8 @@ std::string default_out_dir() {
     unused = fmt::format("{}-{}", name, i);
   return unused;
 }
+
+namespace {
 
 constexpr double acceptance_minutes = 25;
 const std::vector<std::string> output_formats{"table", "json", "csv"};

@@ -15,6 +15,9 @@
 
 namespace suite {
 
+// Returns an unused folder below results/runs: its name has the time and the host.
+std::string default_out_dir();
+
 struct RunCommandLine {
   std::vector<std::string> words;  // as given, without the program
   std::vector<std::string> units;

@@ -19,6 +19,7 @@
 #include "suite/files/safetensors.h"
 #include "suite/files/stored_curve.h"
 #include "suite/files/traffic.h"
+#include "suite/recipes/recipe.h"
 
 namespace suite::inputs {
 namespace {
@@ -52,6 +53,21 @@ void read_deepspeed(const Folder& folder, const std::string& bytes) {
                                            .ignore_unknown = true});
   configuration::text(run);
   configuration::json(run);
+}
+
+void read_recipe(const Folder& folder, const std::string& bytes) {
+  const std::string path = folder.path("recipe.json");
+  write_bytes(path, bytes);
+  const recipes::Recipe recipe = recipes::read_recipe_file(path);
+  expect(!recipe.about.empty() && !recipe.sources.empty(), "texts");
+  // The shrunk form's changes apply to any file. The others remove keys that a file must have.
+  recipes::changed_json("ds_config.json", R"({"zero_optimization": {"stage": 1}})",
+                        recipe.small.changed);
+  recipes::changed_arguments("arguments.txt", "--num-layers 2 --fp16", recipe.small.changed);
+}
+
+std::string example_recipe() {
+  return read_bytes(SHARDMARK_FIXTURES "/../../recipes/gpt2_10b_zero2_offload/recipe.json");
 }
 
 void read_megatron(const Folder& folder, const std::string& bytes) {
@@ -274,6 +290,7 @@ const std::vector<Reader>& readers() {
                       fixture("megatron_deepspeed.json"), fixture("tensor_parallel_zero2.json")};
        }},
       {"megatron", read_megatron, [] { return Seeds{fixture("megatron_arguments.txt")}; }},
+      {"recipe", read_recipe, [] { return Seeds{example_recipe()}; }},
       {"run_json", read_run_json, [] { return Seeds{harness::example_run()}; }},
       {"samples", read_samples, [] { return Seeds{example_samples()}; }},
       {"environment", read_environment,
