@@ -163,10 +163,10 @@ class Kernels {
   // out = sum of all elements of in. out is one double on this device and is overwritten.
   virtual void sum(const Tensor& in, const Tensor& out) = 0;
 
-  // ---- optimizers over flat tensors. gradient is float (double for double) and is multiplied by
-  // gradient_scale first. master and moments have its dtype. weight receives the rounded master. It
-  // may be master itself, else it has the same dtype or one narrower than float. step counts from
-  // 1.
+  // ---- optimizers over flat tensors. master and moments are float (double for double). weight
+  // receives the rounded master. It may be master itself, else it has the same dtype or one
+  // narrower than float. gradient has the master's dtype, or the dtype of narrower weights. It is
+  // multiplied by gradient_scale first. step counts from 1.
   virtual void sgd(const Tensor& gradient, double gradient_scale, double learning_rate,
                    const Tensor& master, const Tensor& weight) = 0;
   // weight_decay applies where decay_mask (one byte per element) is non-zero; null: everywhere.

@@ -64,17 +64,16 @@ class OptimizerKernels : public BlockKernels<Launch> {
   // another pass, because no training has both.
   template <class Make, class... States>
   void update(const Call& call, const Make& make, const States&... states) {
-    this->check_alike(call.gradient, {&call.master, &states...});
-    this->check({&call.weight});
-    check_sizes(call.gradient.size(), {&call.weight});
-    this->visit_wide(call.name, call.gradient.dtype(), [&]<class A>(A) {
+    this->check_alike(call.master, {&states...});
+    this->check({&call.gradient, &call.weight});
+    check_sizes(call.master.size(), {&call.gradient, &call.weight});
+    this->visit_wide(call.name, call.master.dtype(), [&]<class A>(A) {
       const auto body = make(A{});
       using Body = std::decay_t<decltype(body)>;
       // `weight`: the weights, if they are narrower. `rounding`: rounds the master to them.
-      const auto run = [&](const auto& rounding, const auto&... weight) {
-        const std::int64_t count = call.gradient.size();
+      const auto run = [&]<class G>(In<G> gradient, const auto& rounding, const auto&... weight) {
+        const std::int64_t count = call.master.size();
         const InOut<A> master(call.master);
-        const In<A> gradient(call.gradient);
         if constexpr (sizeof...(states) > 0) {  // plain SGD has no decay
           if (call.decay_mask)
             return this->launch_.each(count, rounding(DecayByMask<Body>{body}), weight..., master,
@@ -87,14 +86,23 @@ class OptimizerKernels : public BlockKernels<Launch> {
       const auto rounded = [](const auto& step) {
         return Rounded<std::decay_t<decltype(step)>>{step};
       };
-      if (call.weight.dtype() == call.master.dtype()) {
-        run([](const auto& step) { return step; });
+      const bool is_wide = call.gradient.dtype() == call.master.dtype();
+      if (call.weight.dtype() == call.master.dtype() && is_wide) {
+        run(In<A>(call.gradient), [](const auto& step) { return step; });
         if (call.weight.data() != call.master.data()) this->cast(call.master, call.weight);
         return;
       }
+      const auto narrow = [&]<class T>(T) {
+        const Out<T> weight(call.weight);
+        if (is_wide)
+          run(In<A>(call.gradient), rounded, weight);
+        else
+          run(In<T>(call.gradient), rounded, weight);
+      };
+      const bool fits = is_wide || call.gradient.dtype() == call.weight.dtype();
       if constexpr (std::is_same_v<A, float>) {
-        if (call.weight.dtype() == Dtype::bfloat16) return run(rounded, Out<Bfloat16>(call.weight));
-        if (call.weight.dtype() == Dtype::float16) return run(rounded, Out<Half>(call.weight));
+        if (fits && call.weight.dtype() == Dtype::bfloat16) return narrow(Bfloat16{});
+        if (fits && call.weight.dtype() == Dtype::float16) return narrow(Half{});
       }
       refuse_dtypes(call.name, call.gradient.dtype(), call.weight.dtype());
     });

@@ -176,6 +176,42 @@ TEST_P(OptimizerKernels, InPlaceAndWithoutAMask) {
   EXPECT_EQ(hash(same_second), hash(second));
 }
 
+// A gradient in the dtype of narrower weights gives the bits of the same gradient in float.
+TEST_P(OptimizerKernels, NarrowGradients) {
+  const Tensor gradient = random({size}), wide_gradient = empty({size}, wide()),
+               start = random({size}, wide(), 0.5, 2);
+  kernels().cast(gradient, wide_gradient);
+  const Memory mask = upload(every_third());
+  const auto* const decays = static_cast<std::uint8_t*>(mask.data());
+  const auto hashes = [&](const Tensor& g) {
+    std::vector<std::uint64_t> all;
+    const auto run = [&](auto step) {
+      const Tensor master = empty({size}, wide()), first = empty({size}, wide()),
+                   second = empty({size}, wide()), weight = empty({size});
+      kernels().cast(start, master);
+      kernels().fill(first, 0.25);
+      kernels().fill(second, 0.5);
+      step(master, first, second, weight);
+      for (const Tensor& tensor : {master, first, second, weight}) all.push_back(hash(tensor));
+    };
+    run([&](auto& w, auto&, auto&, auto& v) { kernels().sgd(g, 0.5, 0.1, w, v); });
+    run([&](auto& w, auto& m, auto&, auto& v) {
+      kernels().momentum(g, 0.5, {0.1, 0.9, 0.2}, decays, w, m, v);
+    });
+    run([&](auto& w, auto&, auto& s, auto& v) {
+      kernels().rmsprop(g, 0.5, {0.1, 0.99, 1e-3, 0.2}, decays, w, s, v);
+    });
+    run([&](auto& w, auto& m, auto& s, auto& v) {
+      kernels().adam(g, 0.5, {}, 2, decays, w, m, s, v);
+    });
+    run([&](auto& w, auto& m, auto& s, auto& v) {
+      kernels().adamw(g, 0.5, {}, 2, nullptr, w, m, s, v);
+    });
+    return all;
+  };
+  EXPECT_EQ(hashes(gradient), hashes(wide_gradient));
+}
+
 TEST_P(OptimizerKernels, MismatchesAreRejected) {
   const Tensor a = random({5}, wide()), b = random({6}, wide());
   EXPECT_THROW(kernels().sgd(a, 1, 1, a, b), std::logic_error);
