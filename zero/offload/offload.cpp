@@ -66,11 +66,13 @@ StateCost state_cost(const Rule& rule, Dtype value, const std::vector<std::int64
 }
 
 std::unique_ptr<OwnedOptimizer> make_optimizer(const Rule& rule, std::vector<OwnedRange> owned,
-                                               const StateOptions& options, machine::Device& host) {
+                                               const StateOptions& options, machine::Device& host,
+                                               std::optional<Dtype> gradient_dtype) {
   SHARDMARK_CHECK(owned.empty(), ==, false);
   check(options);
   if (options.device != OffloadDevice::none)
-    return std::make_unique<StreamedOptimizer>(rule, std::move(owned), host, options);
+    return std::make_unique<StreamedOptimizer>(rule, std::move(owned), host, options,
+                                               gradient_dtype);
   return std::make_unique<InMemoryOptimizer>(rule, std::move(owned));
 }
 

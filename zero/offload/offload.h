@@ -77,6 +77,7 @@ StateCost state_cost(const Rule& rule, Dtype value, const std::vector<std::int64
 // host: see StateOptions::host; not used with device none. Throws the exceptions of check and of
 // StreamedOptimizer.
 std::unique_ptr<OwnedOptimizer> make_optimizer(const Rule& rule, std::vector<OwnedRange> owned,
-                                               const StateOptions& options, machine::Device& host);
+                                               const StateOptions& options, machine::Device& host,
+                                               std::optional<Dtype> gradient_dtype = {});
 
 }  // namespace zero

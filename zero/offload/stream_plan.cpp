@@ -63,7 +63,6 @@ StreamPlan stream_plan(const Rule& rule, Dtype value, const std::vector<std::int
   for (const std::int64_t size : sizes) {
     const std::int64_t stays = streamed_part(size, options).begin;
     plan.on_device += stays;
-    plan.largest_on_device = std::max(plan.largest_on_device, stays);
   }
   for (const StreamPiece& piece : plan.pieces.all)
     if (piece.owned >= away.size() || !away[piece.owned]) plan.going_up += piece.size();
@@ -84,10 +83,6 @@ StateCost StreamPlan::cost(const Rule& rule, Dtype value) const {
                       (stages_values ? bytes(pieces.staged, value) : 0);
   cost.device_optimizer = device * optimizer_bytes_per_element(rule, value);
   cost.device_buffers = device * mask_bytes_per_element(rule);
-  if (gradient != wide) {
-    cost.host_buffers += bytes(pieces.longest, wide);
-    cost.device_buffers += bytes(largest_on_device, wide);
-  }
   cost.moved.up = bytes(going_up, value);
   cost.moved.down = bytes(pieces.elements, gradient) + (takes_values_down() ? cost.moved.up : 0);
   cost.moved.nvme_read = cost.moved.nvme_written = store.pass;

@@ -38,8 +38,8 @@ struct StreamPlan {
   bool wide_values = false;    // values are their own master on the device
   bool stages_values = false;  // values need a staging
   StoreCost store;
-  std::int64_t on_device = 0, largest_on_device = 0;  // elements that are not streamed
-  std::int64_t going_up = 0;                          // elements whose values are on the device
+  std::int64_t on_device = 0;  // elements that are not streamed
+  std::int64_t going_up = 0;   // elements whose values are on the device
 
   // Values go down with the gradients if the only master is on the device.
   bool takes_values_down() const { return !store.kept.master; }

@@ -56,11 +56,6 @@ StreamedOptimizer::StreamedOptimizer(const Rule& rule, std::vector<OwnedRange> o
   };
   staged_gradients_ = buffer(host_, plan_.gradient, pieces.staged);
   if (plan_.stages_values) staged_values_ = buffer(host_, value, pieces.staged);
-  if (plan_.gradient != plan_.wide) {
-    wide_gradients_ = buffer(host_, plan_.wide, pieces.longest);
-    if (plan_.on_device > 0)
-      wide_on_device_ = buffer(device(), plan_.wide, plan_.largest_on_device);
-  }
   if (options_.device == OffloadDevice::nvme) {
     store_ = std::make_unique<FileStore>(rule, value, pieces, mask, host_, options_.nvme);
     down_ = up_ = std::make_shared<Lane>(device(), "copies");
@@ -127,12 +122,7 @@ Worker::Ticket StreamedOptimizer::go_down(const std::vector<Tensor>& gradients,
 void StreamedOptimizer::update_piece(const Rule& rule, std::int64_t step, double scale,
                                      std::int64_t index, const PieceStates& states) {
   before(OffloadPhase::update, index);
-  Tensor gradient = staged(staged_gradients_, index);
-  if (wide_gradients_) {
-    const Tensor wide = wide_gradients_.slice(0, {gradient.size()});
-    host_.stream().kernels().cast(gradient, wide);
-    gradient = wide;
-  }
+  const Tensor gradient = staged(staged_gradients_, index);
   const Tensor mine = host_values(index, states), master = states.master ? states.master : mine;
   update_range(rule, step, gradient, scale, states.decay, states.decay_mask,
                {mine, master, states.first_moment, states.second_moment});
@@ -215,12 +205,7 @@ void StreamedOptimizer::update(const std::vector<Tensor>& gradients, double grad
   for (std::size_t i = gradients.size(); i-- > 0;) updated(i);
 }
 
-void StreamedOptimizer::update_on_device(std::size_t owned, Tensor gradient, double scale) {
-  if (wide_on_device_) {
-    const Tensor wide = wide_on_device_.slice(0, {gradient.size()});
-    device().stream().kernels().cast(gradient, wide);
-    gradient = wide;
-  }
+void StreamedOptimizer::update_on_device(std::size_t owned, const Tensor& gradient, double scale) {
   on_device_[owned]->rule() = rule_;
   on_device_[owned]->update(gradient, scale);
 }

@@ -58,7 +58,7 @@ class StreamedOptimizer final : public OwnedOptimizer {
   // support a ratio below 1 or delayed_update. host: a device that the host can read, possibly the
   // values' device. Other code may use it at the same time, but its number of threads must not
   // change. gradient_dtype: the dtype of the gradients of update. It is the optimizer's dtype (the
-  // default), or the values' dtype, which the host widens. Throws std::invalid_argument that names
+  // default), or the values' dtype. Throws std::invalid_argument that names
   // the option, and the exceptions of SwapFile.
   StreamedOptimizer(const Rule& rule, std::vector<OwnedRange> owned, machine::Device& host,
                     const StateOptions& options, std::optional<Dtype> gradient_dtype = {});
@@ -103,7 +103,7 @@ class StreamedOptimizer final : public OwnedOptimizer {
   void guarded(const std::function<void()>& work);
   void check_not_pending() const;
   void wait_for_device();
-  void update_on_device(std::size_t owned, Tensor gradient, double scale);
+  void update_on_device(std::size_t owned, const Tensor& gradient, double scale);
   void update_overlapped(const std::vector<Tensor>& gradients, std::int64_t step, double scale);
   void start_delayed(const std::vector<Tensor>& gradients, std::int64_t step, double scale);
   void apply_pending();
@@ -137,9 +137,7 @@ class StreamedOptimizer final : public OwnedOptimizer {
   const StateOptions options_;
   const StreamPlan plan_;
   std::vector<std::unique_ptr<Optimizer>> on_device_;  // by range
-  Tensor wide_on_device_;                              // gradients, if update gets narrow ones
   Tensor staged_gradients_, staged_values_;            // of two pieces; if delayed, of all
-  Tensor wide_gradients_;                              // of one piece
   Tensor home_values_;                                 // of the current range
   std::unique_ptr<StateStore> store_;
   bool pending_ = false, broken_ = false;

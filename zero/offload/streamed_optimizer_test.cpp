@@ -178,8 +178,7 @@ TEST_P(StreamedOptimizerOf, BytesMatchTheFormulas) {
   const std::vector<Row> on_host = {
       {Dtype::bfloat16, AdamW{}, {}, false, 12 * n, 2 * piece * 6 + n, 4, 2, 0},
       // As in ZeRO-Offload: 2 bytes in each direction.
-      {Dtype::float16, Adam{}, Dtype::float16, false, 12 * n, 2 * piece * 4 + 4 * piece + n, 2, 2,
-       0},
+      {Dtype::float16, Adam{}, Dtype::float16, false, 12 * n, 2 * piece * 4 + n, 2, 2, 0},
       {Dtype::float32, AdamW{}, {}, false, 12 * n, 2 * piece * 4 + n, 4, 4, 0},
       {Dtype::float32, Sgd{}, {}, false, 4 * n, 2 * piece * 4, 4, 4, 0},
       {Dtype::float64, Momentum{}, {}, false, 16 * n, 2 * piece * 8 + n, 8, 8, 0},
