@@ -157,6 +157,36 @@ TEST_F(Configuration, UnsupportedKeysAreReported) {
   EXPECT_EQ(t.batch.micro_batch_size, 8);
 }
 
+// DeepSpeedEngine.get_data_types and communication_data_type; Megatron-LM's validate_args.
+TEST_F(Configuration, DtypesOfGradientsAreThoseOfTheTool) {
+  struct Row {
+    const char *deepspeed, *megatron, *sums, *wire;
+  };
+  for (const Row& row : {
+           Row{R"("bf16": {"enabled": true}, "zero_optimization": {"stage": 1})", "", "bf16",
+               "bf16"},
+           {R"("bf16": {"enabled": true})", "", "fp32", "bf16"},
+           {R"("fp16": {"enabled": true})", "", "fp16", "fp16"},
+           {R"("steps_per_print": 1)", "", "", ""},
+           {R"("bf16": {"enabled": true}, "zero_optimization": {"stage": 2},
+               "data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32")",
+            "", "fp32", "fp32"},
+           {"", "--bf16", "fp32", ""},
+           {"", "--bf16 --grad-reduce-in-bf16", "bf16", ""},
+           {"", "--fp16", "fp16", ""},
+           {"", "--fp16 --accumulate-allreduce-grads-in-fp32", "fp32", ""},
+       }) {
+    const std::string deepspeed = row.deepspeed, megatron = row.megatron;
+    const std::string path = folder("arguments.sh");
+    write_bytes(path, megatron);
+    const Sources sources =
+        megatron.empty() ? with(deepspeed) : Sources{.megatron_file = path, .gpus = 1};
+    const TrainingConfig config = resolve(sources).config;
+    EXPECT_EQ(config.zero.grad_accum_dtype, row.sums) << deepspeed << megatron;
+    EXPECT_EQ(config.zero.communication_data_type, row.wire) << deepspeed << megatron;
+  }
+}
+
 TEST_F(Configuration, AcceptsMegatronArgumentsUnchanged) {
   const Resolved run = resolve({.megatron_file = fixture("megatron_arguments.txt"), .gpus = 1024});
   const TrainingConfig& t = run.config;

@@ -91,6 +91,7 @@ std::span<const Word> words() {
       {"--num-key-value-heads", "--num-query-groups"},
       {"--use-rotary-position-embeddings", "--position-embedding-type", {{"true", "rope"}}},
       {"--accumulate-allreduce-grads-in-fp32", "data_types.grad_accum_dtype", {{"true", "fp32"}}},
+      {"--grad-reduce-in-bf16", "data_types.grad_accum_dtype", {{"true", "bf16"}}},
       {"--overlap-param-gather", "--overlap-grad-reduce"},
       {"--optimizer-cpu-offload", "offload_optimizer", {{"true", "cpu"}}},
       {"--use-distributed-optimizer", "--zero-stage", {{"true", "1"}}},

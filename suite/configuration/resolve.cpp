@@ -319,9 +319,35 @@ class Resolution {
 
   // Sets the defaults that differ between the tools.
   void tools_own() {
+    gradients();
+    std::int64_t& reuse = config_.zero.options.stage3_max_reuse_distance;
+    if (!sources_.deepspeed_file.empty() && config_.zero.stage == 3 && !said_.said(&reuse))
+      said_.set(Field(reuse), 1e9, {"DeepSpeed's default", ""});
     if (!sources_.deepspeed_file.empty()) return;
     if (!said_.said(&config_.optimizer.weight_decay))
       said_.set(Field(config_.optimizer.weight_decay), 0.01, {"Megatron-LM's default", ""});
+  }
+
+  // DeepSpeed adds gradients up in the dtype of the values, under bf16 only with ZeRO, and sends
+  // them in that of the values. Megatron-LM adds up in float32 under bf16, but not under fp16.
+  void gradients() {
+    using machine::Dtype;
+    TrainingConfig::Zero& z = config_.zero;
+    const Dtype dtype = config_.precision.dtype;
+    if (size_of(dtype) != 2) return;
+    const bool deepspeed = !sources_.deepspeed_file.empty();
+    const std::string own = dtype == Dtype::float16 ? "fp16" : "bf16";
+    const auto set = [&](std::string& key, const std::string& value) {
+      if (!said_.said(&key))
+        said_.set(Field(key), value,
+                  {deepspeed ? "DeepSpeed's default" : "Megatron-LM's default", ""});
+    };
+    if (deepspeed) {
+      set(z.grad_accum_dtype, dtype == Dtype::float16 || z.stage > 0 ? own : "fp32");
+      set(z.communication_data_type, own);
+    } else if (!sources_.megatron_file.empty()) {
+      set(z.grad_accum_dtype, dtype == Dtype::float16 ? own : "fp32");
+    }
   }
 
   // Resets keys to their defaults if their needs are not met.
@@ -383,6 +409,11 @@ class Resolution {
   void check() {
     using zero::OffloadDevice;
     const TrainingConfig::Zero& z = config_.zero;
+    try {
+      config_.check_gradient_dtypes();
+    } catch (const std::invalid_argument& error) {
+      throw UsageError(error.what());
+    }
     const OffloadDevice states = z.options.offload_optimizer.device,
                         values = z.options.offload_param.device;
     if (values != OffloadDevice::none && z.stage != 3)

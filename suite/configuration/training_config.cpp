@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <optional>
 #include <stdexcept>
+#include <string_view>
+
+#include "collectives/placement.h"
 
 namespace suite {
 
@@ -47,8 +51,43 @@ LearningRate TrainingConfig::learning_rate() const {
   return rate;
 }
 
+namespace {
+
+std::optional<machine::Dtype> dtype_of(std::string_view deepspeed) {
+  using enum machine::Dtype;
+  if (deepspeed.empty()) return {};
+  return deepspeed == "fp16" ? float16 : deepspeed == "bf16" ? bfloat16 : float32;
+}
+
+}  // namespace
+
+// Values in double, as those of a reference, have gradients in double.
+machine::Dtype TrainingConfig::gradient_dtype() const {
+  const machine::Dtype wide = collectives::gradient_dtype(precision.dtype);
+  const std::optional<machine::Dtype> asked = dtype_of(zero.grad_accum_dtype);
+  return asked == precision.dtype ? precision.dtype : wide;
+}
+
+void TrainingConfig::check_gradient_dtypes() const {
+  const std::optional<machine::Dtype> sums = dtype_of(zero.grad_accum_dtype);
+  if (precision.dtype == machine::Dtype::float64) {
+    for (const auto& [name, value] :
+         {std::pair("data_types.grad_accum_dtype", zero.grad_accum_dtype),
+          {"communication_data_type", zero.communication_data_type}})
+      if (!value.empty())
+        throw std::invalid_argument(
+            fmt::format("{} is {}; gradients of double values are double", name, value));
+  } else if (sums && *sums != precision.dtype && *sums != machine::Dtype::float32) {
+    throw std::invalid_argument(fmt::format(
+        "data_types.grad_accum_dtype is {}; expected fp32 or the dtype of the values ({})",
+        zero.grad_accum_dtype, machine::name(precision.dtype)));
+  }
+}
+
 zero::StepOptions TrainingConfig::step_options() const {
   zero::StepOptions options = zero.options;
+  if (precision.dtype != machine::Dtype::float64)
+    options.communication_data_type = dtype_of(zero.communication_data_type);
   options.rule = optimizer.rule();
   options.clip_norm =
       optimizer.clipping > 0 ? optimizer.clipping : std::numeric_limits<double>::infinity();

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -109,10 +110,13 @@ struct TrainingConfig {
     std::optional<bool> overlap_comm;  // empty: on in stage 3 only
     std::int64_t reduce_bucket_size = 500'000'000;
     std::int64_t param_persistence_threshold = 100'000;  // stage 3 (zero/states/layout.h)
+    std::int64_t model_persistence_threshold = std::numeric_limits<std::int64_t>::max();
     zero::IoOptions aio;
     std::string optimizer_path = ".", parameter_path = ".";  // nvme_path of the two offloads
-    std::string communication_data_type;                     // fp16, bf16, fp32; empty: the values'
-    zero::StepOptions options{};                             // step_options() derives the rest
+    // fp16, bf16 or fp32: the dtypes in which gradients are added up and sent over dp. Empty: float
+    // (double for double), and the dtype in which they are added up.
+    std::string grad_accum_dtype, communication_data_type;
+    zero::StepOptions options{};  // step_options() derives the rest
 
     bool overlaps() const { return overlap_comm.value_or(stage == 3); }
   };
@@ -141,6 +145,9 @@ struct TrainingConfig {
   }
   std::int64_t tokens() const { return std::int64_t{batch.global_batch_size} * model.sequence; }
   int shards() const { return degrees.dp * degrees.cp; }  // number of ZeRO shards
+  machine::Dtype gradient_dtype() const;                  // in which gradients are added up
+  // Throws std::invalid_argument if the values do not support the dtypes of gradients.
+  void check_gradient_dtypes() const;
   zero::StepOptions step_options() const;
   // Throws std::invalid_argument if the decay ends before the warm-up.
   LearningRate learning_rate() const;

@@ -14,6 +14,12 @@ OffloadDevice values(Config c) { return c.zero.options.offload_param.device; }
 const Needs sharded{"zero_optimization.stage 1 to 3", [](Config c) { return c.zero.stage >= 1; }};
 const Needs stage_2{"zero_optimization.stage 2 or 3", [](Config c) { return c.zero.stage >= 2; }};
 const Needs stage_3{"zero_optimization.stage 3", [](Config c) { return c.zero.stage == 3; }};
+const Needs stage_1_or_2{"zero_optimization.stage 1 or 2",
+                         [](Config c) { return c.zero.stage == 1 || c.zero.stage == 2; }};
+const Needs postscales{"prescale_gradients false",
+                       [](Config c) { return !c.zero.options.prescale_gradients; }};
+const Needs in_bfloat16{"bf16.enabled",
+                        [](Config c) { return c.precision.dtype == machine::Dtype::bfloat16; }};
 const Needs states_on_cpu{"offload_optimizer.device cpu",
                           [](Config c) { return states(c) == OffloadDevice::cpu; }};
 const Needs states_in_files{"offload_optimizer.device nvme",
@@ -27,21 +33,27 @@ const Needs values_in_files{"offload_param.device nvme",
 const Needs files{"offload to nvme",
                   [](Config c) { return states_in_files.met(c) || values_in_files.met(c); }};
 
+Key of_gradients(std::string_view name, std::string_view deepspeed, FieldOf field,
+                 std::string_view about) {
+  Key key = axis(name, deepspeed, field, about,
+                 {.choices = {"fp16", "bf16", "fp32"},
+                  .synonyms = {{"float16", "fp16"},
+                               {"half", "fp16"},
+                               {"bfloat16", "bf16"},
+                               {"float32", "fp32"},
+                               {"float", "fp32"}}});
+  key.unset = "default";
+  return key;
+}
+
 }  // namespace
 
 std::vector<Key> zero_keys() {
   return {
-      {.deepspeed = "communication_data_type",
-       .field = AT(zero.communication_data_type),
-       .limits = {.choices = {"fp16", "bf16", "fp32"},
-                  .synonyms = {{"float16", "fp16"}, {"bfloat16", "bf16"}, {"float32", "fp32"}}},
-       .effect = Effect::planned,
-       .why = "gradients are sent in float32 here; zero_step judges narrower dtypes",
-       .in_step =
-           [](Config c) {
-             return c.zero.communication_data_type.empty() ||
-                    c.zero.communication_data_type == "fp32";
-           }},
+      of_gradients("grad-accum-dtype", "data_types.grad_accum_dtype", AT(zero.grad_accum_dtype),
+                   "dtype in which gradients are added up"),
+      of_gradients("communication-data-type", "communication_data_type",
+                   AT(zero.communication_data_type), "dtype of gradients on the wire over dp"),
       row("", "zero_optimization.contiguous_gradients", AT(zero.options.contiguous_gradients), {},
           &stage_2),
       row("--ddp-bucket-size", "zero_optimization.reduce_bucket_size", AT(zero.reduce_bucket_size),
@@ -56,6 +68,16 @@ std::vector<Key> zero_keys() {
           AT(zero.options.stage3_prefetch_bucket_size), {}, &stage_3),
       row("", "zero_optimization.stage3_param_persistence_threshold",
           AT(zero.param_persistence_threshold), {}, &stage_3),
+      row("", "zero_optimization.stage3_model_persistence_threshold",
+          AT(zero.model_persistence_threshold), {.most = 0x1p63}, &stage_3),
+      row("", "zero_optimization.stage3_max_reuse_distance",
+          AT(zero.options.stage3_max_reuse_distance), {}, &stage_3),
+      row("", "zero_optimization.reduce_scatter", AT(zero.options.reduce_scatters), {},
+          &stage_1_or_2),
+      row("", "prescale_gradients", AT(zero.options.prescale_gradients)),
+      row("", "gradient_predivide_factor", AT(zero.options.gradient_predivide_factor),
+          {.least = 1e-30, .most = 1e30}, &postscales),
+      row("", "bf16.check_grad_overflow", AT(zero.options.check_overflow), {}, &in_bfloat16),
       row("", "zero_optimization.stage3_max_live_parameters",
           AT(zero.options.stage3_max_live_parameters), {}, &stage_3),
       row("", "zero_optimization.offload_param.nvme_path", AT(zero.parameter_path), {},

@@ -119,13 +119,14 @@ Held paper(const TrainingConfig& training, const Holding& holding) {
   return held;
 }
 
-// Megatron-LM's distributed optimizer has float32 gradients under bfloat16. fp16 has 4 bytes more
-// for a copy of the summed gradients in the optimizer.
+// Megatron-LM's distributed optimizer has float32 gradients under bfloat16 by default. fp16 has 4
+// bytes more for a copy of the summed gradients in the optimizer.
 Held megatron(const TrainingConfig& training, const Holding& holding) {
   Widths w = widths(training);
   const bool fp16 = training.precision.dtype == machine::Dtype::float16;
-  w.gradient = fp16 ? 2 : 4;
-  if (fp16) w.optimizer += 4;
+  const std::string& sums = training.zero.grad_accum_dtype;
+  w.gradient = sums.empty() ? (fp16 ? 2 : 4) : sums == "fp32" ? 4 : 2;
+  if (fp16 && w.gradient == 2) w.optimizer += 4;
   Held held = on_gpu(training, holding.stage, w);
   held.assumption +=
       fmt::format("{}; buffers not counted", holding.stage == 1   ? " (distributed optimizer)"

@@ -68,7 +68,7 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
     ModelChunks model(config, schedules.placement, stage, world.host_device(), tp,
                       &world.host_device());
     plan = zero::gradient_plan(model.parameters(), config.precision.dtype, grid,
-                               static_cast<double>(config.tokens()));
+                               static_cast<double>(config.tokens()), {}, config.gradient_dtype());
     parts = model_parts(model);
   });
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));

@@ -33,7 +33,9 @@ inline std::vector<harness::PlannedCase> steps(harness::AxisFlags flags,
                 {"distribute-saved-activations", "0"},
                 {"cpu-checkpointing", "0"},
                 {"use-flash-attn", "0"},
-                {"uneven-tokens", "0"}});
+                {"uneven-tokens", "0"},
+                {"grad-accum-dtype", "default"},
+                {"communication-data-type", "default"}});
   return harness::plan_cases({unit}, {harness::Profile::quick, flags});
 }
 

@@ -48,6 +48,7 @@ zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelPart
   // Stage 2 shards no values, so small parameters stay with their part.
   options.persistence_threshold =
       config.zero.stage == 3 ? config.zero.param_persistence_threshold : 0;
+  options.model_persistence_threshold = config.zero.model_persistence_threshold;
   int rows = 0;
   for (const std::vector<int>& part : parts.rows)
     for (const int row : part) rows = std::max(rows, row + 1);

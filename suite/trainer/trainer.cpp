@@ -68,7 +68,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       all.insert(all.end(), part.begin(), part.end());
   }
   plan_ = zero::gradient_plan(parameters_, config_.precision.dtype, grid_,
-                              static_cast<double>(config_.tokens()));
+                              static_cast<double>(config_.tokens()), {}, config_.gradient_dtype());
   states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_,
                                                layout_options(config_, parts_));
   chunks_->initialize(layers::Initializer::conformance(config_.seed, config_.model.layers));

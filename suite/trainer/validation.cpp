@@ -55,6 +55,7 @@ void validate(const TrainingConfig& config) {
         fmt::format("overlap_comm requires transport shared_memory, which supports several threads "
                     "(got {})",
                     machine::name(config.transport)));
+  config.check_gradient_dtypes();
   validate_batch(config);
   check(options.offload_param, stage, options.offload_optimizer);
   config.learning_rate();

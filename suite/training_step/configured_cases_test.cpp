@@ -180,8 +180,10 @@ TEST_F(ConfiguredStep, RunsThatOverflowAreJudged) {
     const harness::Record record = on_threads::run(cases, 2, 0.001).at(0);
     EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
     if (unit != "gpt_step") continue;
+    // Gradients are half by DeepSpeed's default, and of the sum of the losses: they overflow at a
+    // scale that is lower by the number of tokens than that of activations.
     EXPECT_GE(record.counters.at("skipped_steps"), 2);
-    EXPECT_LT(record.counters.at("skipped_steps"), 5);
+    EXPECT_LT(record.counters.at("skipped_steps"), 10);
     EXPECT_LT(record.losses.back(), record.losses.front());
   }
 }
@@ -274,21 +276,20 @@ TEST_F(ConfiguredStep, RejectsInvalidKeysByName) {
                               "offload_param": {"device": "cpu"}}})"),
                        {{"ranks", "1"}}),
                {"offload_param cpu with ratio 0.5", "ratio 1"});
-  for (const char* key : {R"("reduce_scatter": false)", R"("allgather_partitions": false)",
-                          R"("round_robin_gradients": true)", R"("stage3_max_reuse_distance": 5)"})
-    expect_words(refusal(of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, )" +
-                            std::string(key) + "}}"),
-                         {{"ranks", "2"}}),
-                 {"is not honoured: no step here"});
+  expect_words(refusal(of(R"({"train_batch_size": 8, "zero_optimization": {
+                              "stage": 1, "allgather_partitions": false}})"),
+                       {{"ranks", "2"}}),
+               {"is not honoured: no step here"});
   const Sources two = of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})");
   EXPECT_EQ(refusal(two, {{"ranks", "2"}}), "accepted");
   expect_words(refusal(two, {}), {"give --ranks N"});
   expect_words(refusal(two, {{"ranks", "3"}}), {"train_batch_size"});
   expect_words(refusal(two, {{"ranks", "2"}}, "all_reduce"), {"gpt_step or training_speed"});
   expect_words(refusal(two, {{"ranks", "2"}, {"model", "smal"}}), {"smal", "small"});
-  expect_words(refusal(of(R"({"train_batch_size": 8, "communication_data_type": "fp16"})"),
+  expect_words(refusal(of(R"({"train_batch_size": 8, "bf16": {"enabled": true},
+                              "data_types": {"grad_accum_dtype": "fp16"}})"),
                        {{"ranks", "2"}}),
-               {"communication_data_type fp16", "zero_step"});
+               {"grad_accum_dtype is fp16; expected fp32 or the dtype of the values (bfloat16)"});
   expect_words(refusal(of("", tiny_model + "--context-parallel-size 2"), {{"ranks", "2"}}),
                {"--context-parallel-size 2", "context parallelism"});
   expect_words(refusal(of("", tiny_model + "--max-position-embeddings 64"), {{"ranks", "1"}}),

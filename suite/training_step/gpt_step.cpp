@@ -115,10 +115,35 @@ struct GptStep : StepUnit {
                              vary("offload_optimizer", {"cpu"}), vary("offload_param", {"cpu"})};
     add({quick}, "offload_param", on_host, tp_and_dp);
 
+    // Covers gradients that are added up and sent in 16 bits, with states on the host, too.
+    const auto tiny = vary("model", {"tiny"});
+    const auto sums = [](const char* dtype, const char* name) {
+      return Variations{vary("dtype", {dtype}), vary("grad-accum-dtype", {name})};
+    };
+    const auto wires = vary("communication-data-type", {"default", "fp32"});
+    for (const auto& [dtype, name] : {std::pair("bfloat16", "bf16"), {"half", "fp16"}}) {
+      add(full, "gradients in 16 bits", sums(dtype, name) + Variations{stages, wires},
+          grids({1, 2, 4, 8}, {1, 2}, {1, 2}, {1, 2, 4}));
+      add({smoke}, "gradients in 16 bits",
+          sums(dtype, name) + Variations{tiny, batch, stages, wires}, tp_and_dp);
+    }
+    add({quick}, "gradients in 16 bits",
+        sums("bfloat16", "bf16") + Variations{tiny, batch, vary("zero-stage", {"0", "3"})},
+        tp_and_dp);
+    add({quick}, "gradients in 16 bits",
+        sums("bfloat16", "bf16") +
+            Variations{tiny, batch, vary("zero-stage", {"2"}), vary("offload_optimizer", {"cpu"})},
+        grids({2}, {1}, {1}, {2}));
+    add({quick, smoke}, "gradients in 16 bits",
+        sums("half", "fp16") + Variations{tiny, batch, vary("zero-stage", {"1"})},
+        grids({4}, {1}, {2}, {2}));
+    add({quick, smoke}, "gradients in 16 bits on the wire",
+        {tiny, batch, vary("zero-stage", {"1"}), vary("communication-data-type", {"bf16", "fp16"})},
+        grids({2}, {1}, {1}, {2}));
+
     // Covers several micro-batches of several sequences; three replicas; dropout, also recomputed
     // with sequence parallelism; weight decay with a warm-up of the learning rate; and an odd
     // number of micro-batches.
-    const auto tiny = vary("model", {"tiny"});
     const auto dropout = vary("model-args", {"--hidden-dropout 0.1 --attention-dropout 0.1"});
     const Variations pairs{tiny, vary("micro-batch-size", {"2"}),
                            vary("global-batch-size", {"12"})};

@@ -68,8 +68,28 @@ class RangeDevice::Watch final : public machine::Kernels {
  public:
   explicit Watch(machine::Stream& host) : stream_(host), host_(host.kernels()) {}
 
-  std::vector<std::pair<const char*, const char*>> left_out;
+  struct Gradient {
+    Tensor tensor;
+    bool in_half = false;
+    double sum = 0;  // upper bound of all sums of its contributions so far
+    bool has(const void* at) const {
+      const auto* const begin = static_cast<const char*>(tensor.data());
+      return begin <= at && at < static_cast<const void*>(begin + tensor.bytes());
+    }
+  };
+  std::vector<Gradient> gradients;
   StepMagnitudes seen;
+
+  // Adds the final gradients to the magnitudes.
+  void look_at_gradients() {
+    is_backward_ = true;
+    for (Gradient& gradient : gradients) {
+      if (!gradient.in_half) continue;
+      look(gradient.tensor);
+      look_at(std::exchange(gradient.sum, 0), false);
+    }
+    is_backward_ = false;
+  }
 
   using T = const Tensor&;
   using M = const Matrix&;
@@ -120,6 +140,7 @@ class RangeDevice::Watch final : public machine::Kernels {
   }
   void embedding_backward(Tokens tokens, T d_out, Long first_row, T d_table) override {
     host_.embedding_backward(tokens, d_out, first_row, d_table);
+    add(d_table, column_sum(d_out));
     is_backward_ = false;
   }
   void cross_entropy_backward(T logits, T max, T sum_exp, Tokens targets, Long first_col,
@@ -144,7 +165,10 @@ class RangeDevice::Watch final : public machine::Kernels {
   }
   void fill(T out, double value) override { host_.fill(out, value); }
   void cast(T in, T out) override { host_.cast(in, out); }
-  void accumulate(T in, T out) override { host_.accumulate(in, out); }
+  void accumulate(T in, T out) override {
+    host_.accumulate(in, out);
+    add(out, largest(plain(in)));
+  }
   void reduce_to_all(machine::Reduction reduction, machine::Dtype dtype, const void* a,
                      const void* b, std::span<void* const> outs, Long count,
                      machine::Store store) override {
@@ -162,12 +186,18 @@ class RangeDevice::Watch final : public machine::Kernels {
                     double high) override {
     host_.fill_uniform(out, seed, region, low, high);
   }
-  void accumulate_column_sums(T x, T out) override { host_.accumulate_column_sums(x, out); }
+  void accumulate_column_sums(T x, T out) override {
+    host_.accumulate_column_sums(x, out);
+    add(out, column_sum(x));
+  }
   void layer_norm_backward_weights(T x, T mean, T rstd, T d_out, T d_gain, T d_bias) override {
     host_.layer_norm_backward_weights(x, mean, rstd, d_out, d_gain, d_bias);
+    add(d_gain, largest_normal(x) * column_sum(d_out));
+    add(d_bias, column_sum(d_out));
   }
   void rms_norm_backward_weights(T x, T rstd, T d_out, T d_gain) override {
     host_.rms_norm_backward_weights(x, rstd, d_out, d_gain);
+    add(d_gain, largest_normal(x) * column_sum(d_out));
   }
   void causal_softmax(T scores, double scale, T probabilities) override {
     host_.causal_softmax(scores, scale, probabilities);
@@ -206,13 +236,13 @@ class RangeDevice::Watch final : public machine::Kernels {
 
  private:
   void do_gemm(M a, M b, M c, float alpha, float beta) override {
-    const auto* const at = static_cast<const char*>(c.data);
-    const bool watched = std::ranges::none_of(
-        left_out, [&](const auto& part) { return part.first <= at && at < part.second; });
-    if (watched)
+    if (Gradient* const gradient = find(c.data)) {
+      if (gradient->in_half) gradient->sum += std::abs(alpha) * largest_partial(a, b);
+    } else {
       look_at(
           std::abs(alpha) * largest_partial(a, b) + (beta == 0 ? 0 : std::abs(beta) * largest(c)),
           false);
+    }
     machine::gemm(stream_, a, b, c, alpha, beta);
   }
   void do_attention(const machine::AttentionForward&) override { refuse(); }
@@ -220,6 +250,18 @@ class RangeDevice::Watch final : public machine::Kernels {
   [[noreturn]] static void refuse() {
     throw std::logic_error("blockwise attention is not supported");
   }
+
+  Gradient* find(const void* at) {
+    const auto found =
+        std::ranges::find_if(gradients, [&](const Gradient& one) { return one.has(at); });
+    return found == gradients.end() ? nullptr : &*found;
+  }
+  void add(T out, double contribution) {
+    if (Gradient* const gradient = find(out.data())) gradient->sum += contribution;
+  }
+  static double column_sum(T x) { return largest_row_sum(plain(x).transposed()); }
+  // The root of the mean square of a normalized row is at most 1.
+  static double largest_normal(T x) { return std::sqrt(static_cast<double>(x.cols())); }
 
   void look(T out) { look(plain(out)); }
   void look(M out) { look_at(largest(out), true); }
@@ -268,11 +310,13 @@ void* RangeDevice::do_allocate(std::size_t bytes) {
 
 void RangeDevice::do_free(void* data, std::size_t) { std::free(data); }
 
-void RangeDevice::leave_out(const Tensor& gradient) {
-  const auto* const begin = static_cast<const char*>(gradient.data());
-  watch_->left_out.emplace_back(begin, begin + gradient.bytes());
+void RangeDevice::watch_gradient(const Tensor& gradient, bool in_half) {
+  watch_->gradients.push_back({gradient, in_half});
 }
 
-StepMagnitudes RangeDevice::take() { return std::exchange(watch_->seen, {}); }
+StepMagnitudes RangeDevice::take() {
+  watch_->look_at_gradients();
+  return std::exchange(watch_->seen, {});
+}
 
 }  // namespace suite

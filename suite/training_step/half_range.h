@@ -30,8 +30,10 @@ class RangeDevice final : public machine::Device {
  public:
   explicit RangeDevice(int threads);
   ~RangeDevice() override;
-  // Excludes the gradient of a parameter, which is float when the model is half.
-  void leave_out(const machine::Tensor& gradient);
+  // The gradient of a parameter is float when the model is half, and is not recorded. in_half: it
+  // is added up or sent in half. Then its sum over the step counts, and as an upper bound of the
+  // sums of some micro-batches and ranks, the largest sum of magnitudes.
+  void watch_gradient(const machine::Tensor& gradient, bool in_half);
   StepMagnitudes take();  // returns the magnitudes since the last call
 
   std::string description() const override { return inner_->description(); }

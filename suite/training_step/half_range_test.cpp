@@ -47,9 +47,20 @@ TEST(HalfRange, CoversAllNumbersStoredInHalf) {
   EXPECT_EQ(to_doubles(out), (std::vector<double>{-5, -5, -5, -5}));
   EXPECT_EQ(seen.forward.stored, 0) << "a part of it may be on each rank";
   EXPECT_EQ(seen.forward.partial, 35);
-  device.leave_out(out);
+  const machine::Tensor sums = tensor({0, 0, 0, 0}, {2, 2});
+  device.watch_gradient(out, /*in_half=*/false);
+  device.watch_gradient(sums, /*in_half=*/true);
   gemm(device.stream(), matrix(a), matrix(a), matrix(out), 1, 1);
   EXPECT_EQ(device.take().forward.partial, 0);
+  // Contributions that cancel may be on different ranks: 2 * 7 * 4 bounds the sum of both.
+  for (const float sign : {1.0f, -1.0f})
+    gemm(device.stream(), matrix(a), matrix(a), matrix(sums), sign, 1);
+  device.stream().kernels().accumulate(tensor({9, 0, 0, -1}, {2, 2}), sums);
+  seen = device.take();
+  EXPECT_EQ(seen.forward.partial, 0);
+  EXPECT_EQ(seen.backward.stored, 9);
+  EXPECT_EQ(seen.backward.partial, 2 * 24 + 9);
+  EXPECT_EQ(device.take().backward.partial, 9) << "the gradient itself stays";
 }
 
 // At every scale that the reference in double decides, a step in half agrees. The reference decides

@@ -87,11 +87,15 @@ zero::Rule first_rule(const TrainingConfig& config) {
 // Returns a text of everything that changes a number in training on one device.
 std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const bool delayed = config.zero.options.offload_optimizer.is_delayed();
+  const std::string sums = config.zero.grad_accum_dtype;
+  const std::string wire = config.degrees.dp > 1 ? config.zero.communication_data_type : "";
   config.degrees = {};
   config.pipeline = {};
   config.activations = {};
   config.zero = {};
   config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
+  config.zero.grad_accum_dtype = sums;
+  config.zero.communication_data_type = wire;
   config.transport = {};
   config.algorithms = {};
   std::string text = fmt::format("{} {} {} {} {}", corpus.size(), corpus.source(), config.weights,
@@ -106,6 +110,8 @@ const History& plain_run(machine::World& world, TrainingConfig config, const Cor
                          const SkippedSteps& skipped) {
   static std::map<std::string, History> kept;
   config.precision = {};
+  config.zero.grad_accum_dtype.clear();
+  config.zero.communication_data_type.clear();
   const std::string key =
       fmt::format("{} {}", what_is_trained(config, corpus), fmt::join(skipped, ""));
   const auto [found, fresh] = kept.try_emplace(key);
@@ -160,7 +166,7 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
   }
   // The loss is the output of the last layer, so the error of the whole forward bounds it.
   for (std::size_t step = 0; step < reference_steps; ++step)
-    bounds.losses[step] += gradient_epsilon(config) * std::abs(reference.exact.losses[step]);
+    bounds.losses[step] += loss_epsilon(config) * std::abs(reference.exact.losses[step]);
   return reference;
 }
 
@@ -184,8 +190,13 @@ void make_overflow(Trainer& trainer) {
 std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
                                            const Corpus& corpus, Dtype dtype,
                                            machine::Device* device) {
+  const bool in_half =
+      config.gradient_dtype() == Dtype::float16 ||
+      (config.degrees.dp > 1 && config.step_options().communication_data_type == Dtype::float16);
   config.degrees = {};
+  config.zero.communication_data_type.clear();
   if (dtype != config.precision.dtype) {
+    config.zero.grad_accum_dtype.clear();
     config.precision.loss_scale = zero::usual_options(zero::LossScaling::constant);
   } else if (dtype == Dtype::float16) {
     config.precision.loss_scale.initial_scale /= 2;
@@ -204,7 +215,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
                                            config, corpus);
   if (auto* const range = dynamic_cast<RangeDevice*>(device))
     for (const collectives::Parameter* parameter : trainer->parameters())
-      range->leave_out(parameter->gradient);
+      range->watch_gradient(parameter->gradient, in_half);
   return trainer;
 }
 
@@ -215,12 +226,37 @@ std::vector<double> unscaled_gradient(const Trainer& trainer,
   return gradient;
 }
 
-double gradient_epsilon(const TrainingConfig& config, int layer) {
-  const int depth = config.model.layers + 1 - layer;
+namespace {
+
+double forward_epsilon(const TrainingConfig& config, int depth) {
   const auto longest =
       static_cast<double>(std::max({std::int64_t{config.model.inner()},
                                     std::int64_t{config.model.vocabulary}, config.tokens()}));
   return harness::norm_bound(config.precision.dtype, depth, longest);
+}
+
+}  // namespace
+
+double loss_epsilon(const TrainingConfig& config) {
+  return forward_epsilon(config, config.model.layers + 1);
+}
+
+double gradient_epsilon(const TrainingConfig& config, int layer) {
+  const int depth = config.model.layers + 1 - layer;
+  const Dtype sums = config.gradient_dtype();
+  const Dtype wire = config.step_options().communication_data_type.value_or(sums);
+  double in_sums = 0, on_wire = 0;
+  const double micro_batches =
+      static_cast<double>(config.batch.global_batch_size) / config.batch.micro_batch_size;
+  if (size_of(sums) == 2) {
+    double roundings = 3 * micro_batches + 3;
+    if (layer == 0) roundings += static_cast<double>(config.tokens());
+    in_sums = std::sqrt(roundings) * machine::unit_roundoff(sums);
+  }
+  if (config.degrees.dp > 1 && wire != sums && size_of(wire) == 2)
+    on_wire = std::sqrt(micro_batches + 1) * machine::unit_roundoff(wire);
+  constexpr double k = 4, c = 1.03;
+  return forward_epsilon(config, depth) + k * std::pow(c, depth) * (in_sums + on_wire);
 }
 
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,

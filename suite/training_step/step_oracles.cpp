@@ -37,6 +37,12 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryP
   if (peaks.empty()) return judge.not_applicable(Oracle::memory, none_taken);
   // Reads ZeRO's buckets, the schedule's actions and the rounds of plans.
   judge.shares_reference(Oracle::memory);
+  const TrainingConfig& config = trainer.config();
+  const std::string& sums = config.zero.grad_accum_dtype;
+  const std::size_t width = sums == "fp16" || sums == "bf16"                    ? 2
+                            : config.precision.dtype == machine::Dtype::float64 ? 8
+                                                                                : 4;
+  judge.memory("one gradient", Category::gradients, size_of(trainer.plan().gradient_dtype), width);
   for (const auto& [category, bytes] : expected_peaks(trainer))
     judge.memory(category, peaks.at(category), bytes);
   if (const machine::Device* host = trainer.checkpoint_host())

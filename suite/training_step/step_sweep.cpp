@@ -23,6 +23,7 @@ using configuration::Kind;
 std::vector<std::string> allowed(const Key& key, Kind kind, bool configured) {
   std::vector<std::string> texts(key.limits.choices.begin(), key.limits.choices.end());
   if (key.axis == "model" && configured) texts.emplace_back("configured");
+  if (!texts.empty() && !key.unset.empty()) texts.emplace_back(key.unset);
   if (kind == Kind::truth) texts = {"off", "on"};
   if (kind == Kind::whole && key.limits.most - key.limits.least < 8)
     for (double value = key.limits.least; value <= key.limits.most; ++value)

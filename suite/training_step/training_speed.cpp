@@ -143,7 +143,7 @@ struct TrainingSpeed : StepUnit {
     const double exact_loss = context_.world.broadcast(context_.group, 0, exact.loss);
     judge.numerics(fmt::format("loss of step {} against double", scales.size()),
                    std::abs(first_loss_ - exact_loss),
-                   gradient_epsilon(config_) * std::abs(exact_loss));
+                   loss_epsilon(config_) * std::abs(exact_loss));
     if (is_skipped) return;
     const std::size_t count = context_.world.broadcast(context_.group, 0, exact.gradients.size());
     for (std::size_t at = 0; at < count; ++at) {

@@ -7,11 +7,12 @@
 // layers, in bfloat16 with float gradients. A model has Psi elements over d ranks. A bucket that is
 // reduced has b elements, a bucket that is gathered has a elements (`buckets` constant: one layer
 // and half a layer; fused: all). In addition to the states of section 5, a step holds
-//   gradients   4 b in stages 2 and 3: the bucket that backward fills
+//   gradients   4 b in stages 2 and 3: the bucket that backward fills; and a bucket on the wire, 2
+//   b
+//               (with communication_data_type bfloat16; by default gradients are sent in place)
 //   parameters  2 b in stage 3: the bucket that is gathered
-//   buffers     the larger of a bucket on the wire, 2 b (with communication_data_type bfloat16; by
-//               default gradients are sent in place), and in stages 1 and 2, if a < b, the
-//               staging of values, 2 a; and the memory of the collectives' plans
+//   buffers     in stages 1 and 2, if a < b, the staging of values, 2 a; and the memory of the
+//               collectives' plans
 // The buffers also have one byte for each owned element, whether it decays, and eight bytes per
 // bucket for the norm.
 
@@ -65,8 +66,7 @@ struct Shape {
                a = static_cast<std::size_t>(gather_bucket());
     const std::size_t on_the_wire = narrow_wire && ranks > 1 ? 2 * b : 0,
                       staged = stage < 3 && a < b && ranks > 1 ? 2 * a : 0;
-    return {stage == 3 ? 2 * b : 0, stage >= 2 ? 4 * b : 0, 0,
-            std::max(on_the_wire, staged) + scratch()};
+    return {stage == 3 ? 2 * b : 0, (stage >= 2 ? 4 * b : 0) + on_the_wire, 0, staged + scratch()};
   }
   // Returns the scratch of each size of collective.
   std::size_t scratch() const {

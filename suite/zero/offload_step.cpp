@@ -70,11 +70,10 @@ struct OffloadStep {
       const std::size_t device = static_cast<std::size_t>(elements) - host;
       const std::size_t piece = std::min(static_cast<std::size_t>(piece_size), host);
       const std::size_t staged = delayed_update ? host : std::min(2 * piece, host);
-      const std::size_t widened = gradient < wide() ? wide() : 0;
       return {.device_optimizer = (narrow() ? 3 : 2) * wide() * device,
-              .device_buffers = (1 + widened) * device,
+              .device_buffers = device,
               .host_optimizer = 3 * wide() * host,
-              .host_buffers = staged * (gradient + (narrow() ? value : 0)) + widened * piece + host,
+              .host_buffers = staged * (gradient + (narrow() ? value : 0)) + host,
               .moved = {.down = gradient * host, .up = value * host},
               .host_elements = static_cast<std::int64_t>(host),
               .pieces = static_cast<std::int64_t>(host == 0 ? 0 : (host + piece - 1) / piece)};
@@ -177,14 +176,13 @@ struct OffloadStep {
     const std::size_t value = size_of(case_.dtype), gradient = size_of(case_.gradient_dtype);
     const bool narrow = case_.narrow();
     const std::size_t wide = case_.wide();
-    const std::size_t update = 7 * wide + (narrow ? value : 0);
-    const std::size_t widening = gradient < wide ? gradient + wide : 0;
+    const std::size_t update = 6 * wide + gradient + (narrow ? value : 0);
     const auto elements = static_cast<std::size_t>(case_.elements);
     const auto of_host = static_cast<std::size_t>(case_.cost().host_elements);
-    return {.memory_bytes = static_cast<double>(elements * (update + widening) +
-                                                2 * of_host * (gradient + value)),
-            .working_set_bytes = static_cast<double>(elements * (gradient + value + 2 * wide) +
-                                                     (narrow ? elements : of_host) * wide)};
+    return {
+        .memory_bytes = static_cast<double>(elements * update + 2 * of_host * (gradient + value)),
+        .working_set_bytes = static_cast<double>(elements * (gradient + value + 2 * wide) +
+                                                 (narrow ? elements : of_host) * wide)};
   }
 
   void describe(Description& description) {

@@ -32,9 +32,15 @@ struct Expected {
 struct UpdateCase {
   int ranks = 1;  // contributions to an element: each micro-batch of a rank counts
   std::int64_t elements = 0;
-  machine::Dtype value_dtype{}, gradient_dtype{};
+  machine::Dtype value_dtype{}, gradient_dtype{};  // gradient_dtype: contributions are added up in
   double divisor = 1, clip_norm = 1;
-  machine::Dtype wire_dtype = gradient_dtype;  // if narrower, contributions are first rounded to it
+  machine::Dtype wire_dtype =
+      gradient_dtype;      // if another, sums of contributions are rounded to it
+  double predivision = 1;  // divides contributions before the wire and multiplies sums after it
+
+  machine::Dtype master_dtype() const {
+    return value_dtype == machine::Dtype::float64 ? value_dtype : machine::Dtype::float32;
+  }
 };
 
 class UpdateReference {
@@ -42,9 +48,10 @@ class UpdateReference {
   // contribution(rank, index): the part of a rank, exact in the gradient's dtype.
   //
   // Sums: n terms have n - 1 additions between them in any order, so the error of each is at most
-  // gamma_(n-1) sum |terms|. On a narrower wire each term (or a sum of some terms) is rounded once
-  // more, and all roundings count as if they were made in the wire's dtype. If it underflows, each
-  // of the n roundings of terms and of the n - 1 additions adds its largest loss.
+  // gamma_(n-1) sum |terms|. On a wire of another dtype each term (or a sum of some terms) is
+  // rounded once more, and the sum over ranks once more if it returns to 16 bits. All roundings
+  // count as if they were made in the narrowest dtype. If it underflows, each of them, at most 2 n
+  // + 4, adds its largest loss.
   //
   // Norm: the sums' errors e change it by at most ||e||_2. The judged side and the reference sum
   // its squares in double. Each sum is within gamma_(N+1) (one product, N - 1 additions, one more
@@ -52,10 +59,18 @@ class UpdateReference {
   UpdateReference(const UpdateCase& the_case,
                   const std::function<double(int rank, std::int64_t index)>& contribution)
       : case_(the_case),
-        roundoff_(machine::unit_roundoff(the_case.gradient_dtype) + double_roundoff) {
-    const bool narrow = case_.wire_dtype != case_.gradient_dtype;
-    const double wire_roundoff = machine::unit_roundoff(case_.wire_dtype) + double_roundoff;
-    const int roundings = case_.ranks - (narrow ? 0 : 1);
+        roundoff_(machine::unit_roundoff(the_case.master_dtype()) + double_roundoff) {
+    const bool converts = case_.wire_dtype != case_.gradient_dtype;
+    const double coarsest = std::max(machine::unit_roundoff(case_.wire_dtype),
+                                     machine::unit_roundoff(case_.gradient_dtype)) +
+                            double_roundoff;
+    const int roundings = case_.ranks +
+                          (!converts                         ? -1
+                           : is_narrow(case_.gradient_dtype) ? 2
+                                                             : 0) +
+                          (case_.predivision == 1 ? 0 : 3);  // quotient, product, their factors
+    const double lost = std::max(underflow(case_.wire_dtype), underflow(case_.gradient_dtype)) *
+                        std::max(1.0, case_.predivision);
     double squares = 0, error_squares = 0;
     for (std::int64_t i = 0; i < case_.elements; ++i) {
       double sum = 0, magnitude = 0;
@@ -64,8 +79,8 @@ class UpdateReference {
         sum += term;
         magnitude += std::abs(term);
       }
-      const double error = harness::gamma(roundings, wire_roundoff) * magnitude +
-                           (narrow ? 2 * case_.ranks * underflow(case_.wire_dtype) : 0);
+      const double error =
+          harness::gamma(roundings, coarsest) * magnitude + (2 * case_.ranks + 4) * lost;
       gradients_.add(sum, error);
       squares += sum * sum;
       error_squares += error * error;
@@ -136,6 +151,8 @@ class UpdateReference {
  private:
   static constexpr double double_roundoff = 0x1p-53;
 
+  static bool is_narrow(machine::Dtype dtype) { return size_of(dtype) == 2; }
+
   // Returns half the smallest distance between two numbers: the error that rounding adds to numbers
   // that are not normal. With the values used here, only half has such numbers.
   static double underflow(machine::Dtype dtype) {
@@ -155,7 +172,7 @@ class UpdateReference {
   // one more rounding than its master.
   void add_value(Expected& values, double w, double moved) const {
     const double error = moved + roundoff_ * (std::abs(w) + moved);
-    const bool narrow = case_.value_dtype != case_.gradient_dtype;
+    const bool narrow = is_narrow(case_.value_dtype);
     const double again = narrow
                              ? machine::unit_roundoff(case_.value_dtype) * (std::abs(w) + error) +
                                    underflow(case_.value_dtype)

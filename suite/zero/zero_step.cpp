@@ -29,6 +29,7 @@
 #include "suite/reference/whole_values.h"
 #include "suite/zero/update_reference.h"
 #include "suite/zero/zero_step_case.h"
+#include "suite/zero/zero_step_cost.h"
 #include "suite/zero/zero_step_model.h"
 #include "zero/cost/cost.h"
 #include "zero/stages/step.h"
@@ -49,26 +50,15 @@ struct ZeroStep : ZeroStepCases {
       "reduce, clip, AdamW, publish: plain data parallelism and ZeRO stages 1 to 3";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::determinism};
-  static constexpr Counter counters[] = {
-      {"bytes_per_parameter", "B", Better::lower, Nature::exact,
-       "peak of parameters, gradients and optimizer states of one rank"},
-      {"host_bytes_per_parameter", "B", Better::neither, Nature::exact,
-       "host memory of offload_optimizer and offload_param"},
-      {"offload_bytes_per_step", "B", Better::neither, Nature::exact,
-       "bytes that offloading moves in one step"},
-      nvme_GBps_counter,
-      {"update_s", "s", Better::lower, Nature::measured,
-       "update of states in a file (`zero_step`)"},
-      {"file_pass_s", "s", Better::lower, Nature::measured,
-       "time of a pass over the file that only reads and writes"},
-      {"file_fraction", "", Better::higher, Nature::measured, "`file_pass_s` over `update_s`"}};
+  static constexpr auto& counters = zero_step_counters;
   static constexpr bool repeatable = false;  // each step changes the values and states
 
   ZeroStep(const Case& c, Context& context)
       : case_(c),
         context_(context),
         host_(machine::make_host_device_beside(context.device)),
-        model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches),
+        model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches,
+               Case::dtype_of(c.sums)),
         dp_(context.world, context.group, c.transport),
         memory_(context.device.ledger()),
         plan_(model_.plan()) {
@@ -95,7 +85,8 @@ struct ZeroStep : ZeroStepCases {
         {case_.ranks * case_.micro_batches, case_.parameters, case_.dtype, plan_.gradient_dtype,
          plan_.divisor, clip_norm,
          case_.ranks > 1 ? options(sgd).communication_data_type.value_or(plan_.gradient_dtype)
-                         : plan_.gradient_dtype},
+                         : plan_.gradient_dtype,
+         zero::predivision(options(sgd), case_.ranks)},
         [&](int index, std::int64_t element) { return model_.contribution(index, element); });
 
     start(case_.stage, options(adamw));
@@ -138,13 +129,19 @@ struct ZeroStep : ZeroStepCases {
     step_->reduce();
 
     start(case_.stage, options(adamw));
+    if (case_.max_reuse > 0) {  // the first pass keeps nothing
+      whole_step();
+      step_->drain();
+    }
     dp_.link().reset_traffic();
+    moved_before_ = step_->moved();
     whole_step();
     step_->wait_for_values();
     judge_volume(judge);
     step_->drain();
     if (case_.offloads()) judge_offload_volume(judge);
-    fingerprint(judge, "after AdamW");
+    if (case_.max_reuse == 0) fingerprint(judge, "after AdamW");
+    judge_volume_ratio(judge);
 
     take_step(options(sgd));
     compare_values(judge, "after SGD", reference.after_sgd(sgd.learning_rate, rounded_));
@@ -164,34 +161,11 @@ struct ZeroStep : ZeroStepCases {
   }
 
   Cost cost() const {
-    const double d = case_.ranks, elements = static_cast<double>(states_->layout().elements);
-    const double gradient = static_cast<double>(size_of(plan_.gradient_dtype)),
-                 value = static_cast<double>(size_of(plan_.value_dtype));
-    const bool sharded = case_.stage > 0 && case_.ranks > 1;
-    const double owned = sharded ? elements / d : elements;
-    Cost cost;
-    // Backward reads the contributions, and reads and writes gradients.
-    cost.memory_bytes = case_.micro_batches * 3 * elements * gradient;
-    // Collectives read each rank's share of all inputs and write its sum. Then they read and write
-    // the sums (or values) of the other ranks.
-    const double others = (d - 1) / d * elements;
-    const double reductions = case_.stage >= 2 ? case_.micro_batches : 1,
-                 gathers = case_.stage == 3 ? 2 * case_.micro_batches : 1;
-    if (case_.ranks > 1)
-      cost.memory_bytes += reductions * (elements + elements / d) * gradient +
-                           2 * others * (sharded ? gathers * value : gradient);
-    // The norm reads the owned gradients once. The update reads them again, reads and writes the
-    // master and both moments, reads the mask, and writes the values if they are not the master.
-    const double update =
-        gradient + 6 * gradient + 1 + (plan_.value_dtype == plan_.gradient_dtype ? 0 : value);
-    cost.memory_bytes += owned * (gradient + update) + (case_.stage >= 2 ? owned : elements) *
-                                                           gradient;  // cleared after the update
+    Cost cost = memory_cost(case_, plan_, states_->layout(),
+                            zero::optimizer_bytes_per_element(adamw, plan_.value_dtype));
     // Copies read and write. States in a file pass memory once each way.
     const zero::OffloadTraffic moved = expected_offload_traffic();
     cost.memory_bytes += 2 * static_cast<double>(moved.down + moved.up) + file_bytes(moved);
-    cost.working_set_bytes =
-        elements * (gradient + value) +
-        owned * static_cast<double>(zero::optimizer_bytes_per_element(adamw, plan_.value_dtype));
     return cost;
   }
 
@@ -207,6 +181,7 @@ struct ZeroStep : ZeroStepCases {
       description.note = note_;
     }
     if (case_.offload == "nvme" && case_.offload_param == "none") describe_file_bound(description);
+    if (volume_ratio_) description.set("volume_ratio", *volume_ratio_);
     if (times_.empty()) return;
     const auto middle = times_.begin() + static_cast<std::ptrdiff_t>(times_.size() / 2);
     std::ranges::nth_element(times_, middle, {}, &Times::all_s);
@@ -305,6 +280,10 @@ struct ZeroStep : ZeroStepCases {
   // Judges a step after the first: collectives hold their scratch, and stage 3 prefetches.
   void judge_memory(Judge& judge) {
     judge.shares_reference(Oracle::memory);  // reads the layout's buckets
+    judge.memory(
+        "one gradient", Category::gradients, size_of(plan_.gradient_dtype),
+        size_of(Case::dtype_of(case_.sums)
+                    .value_or(case_.dtype == Dtype::float64 ? case_.dtype : Dtype::float32)));
     whole_step();
     memory_.reset();
     host_->ledger().reset_peaks();
@@ -339,9 +318,10 @@ struct ZeroStep : ZeroStepCases {
                                           options(adamw), model_.usage());
   }
 
-  // Judges the volume of the only step so far.
+  // Judges the volume of the last step.
   void judge_offload_volume(Judge& judge) {
-    const zero::OffloadTraffic measured = step_->moved(), expected = expected_offload_traffic();
+    const zero::OffloadTraffic measured = step_->moved() - moved_before_,
+                               expected = expected_offload_traffic();
     const machine::TrafficLabel gradients{Operation::none, plan_.gradient_dtype},
         values{Operation::none, plan_.value_dtype};
     note_ = step_->offload_note();
@@ -415,6 +395,27 @@ struct ZeroStep : ZeroStepCases {
     judge.volume(dp_.link(), cost_of_calls().traffic("dp"));
   }
 
+  // The bytes of gradients and values that this rank sends in a step over dp.
+  double sent_in_step(int stage) {
+    zero::StepOptions optimal = options(sgd, "direct");
+    if (stage < 3) optimal.offload_param = {};
+    if (stage < 1) optimal.offload_optimizer = {};
+    start(stage, optimal);
+    dp_.link().reset_traffic();
+    whole_step();
+    step_->wait_for_values();
+    return sent_without_norm(dp_.link());
+  }
+
+  void judge_volume_ratio(Judge& judge) {
+    if (!has_paper_ratio(case_)) return;
+    const double mine = sent_in_step(case_.stage);
+    const double of_paper = paper_ratio(case_.stage, states_->layout(), ZeroStepModel::shared());
+    volume_ratio_ = mine / sent_in_step(0);
+    judge.numerics("bytes sent over dp over those of stage 0, and the paper's ratio",
+                   std::abs(*volume_ratio_ - of_paper), 0x1p-50);
+  }
+
   static void compare_norm(Judge& judge, std::string_view when, const zero::StepResult& result,
                            const UpdateReference& reference) {
     judge.numerics(fmt::format("gradient norm{}", when),
@@ -471,7 +472,9 @@ struct ZeroStep : ZeroStepCases {
   std::unique_ptr<zero::Step> step_;
   std::vector<Times> times_;
   std::uint64_t state_bytes_ = 0, host_bytes_ = 0;
-  std::string note_;  // note on the file
+  zero::OffloadTraffic moved_before_;  // before the step whose volume is judged
+  std::string note_;                   // note on the file
+  std::optional<double> volume_ratio_;
 };
 
 // The other options are a separate unit, because the product of all axes would have too many cases.

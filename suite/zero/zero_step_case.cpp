@@ -24,10 +24,19 @@ std::string why_no_case(const Case& c) {
     return "buckets must have at least one element";
   if (c.overlap && c.transport != Transport::shared_memory)
     return "overlap_comm requires shared_memory, because other transports support one thread";
-  if (c.wire != "default" && c.dtype == Dtype::float64)
-    return "communication_data_type requires float gradients (got double)";
+  if ((c.wire != "default" || c.sums != "default") && c.dtype == Dtype::float64)
+    return "gradients of double values are double";
+  if (const auto sums = Case::dtype_of(c.sums); sums && *sums != c.dtype && *sums != Dtype::float32)
+    return fmt::format("grad_accum_dtype is {}; expected float or {}", c.sums,
+                       machine::name(c.dtype));
   if (c.sub_group_size < 1 || c.buffer_count < 1)
     return "sub_group_size and buffer_count must be at least 1";
+  if (!c.reduce_scatter && c.stage != 1 && c.stage != 2)
+    return "reduce_scatter false requires ZeRO stage 1 or 2";
+  if (c.prescale && c.predivide != "1")
+    return "gradient_predivide_factor requires prescale_gradients false";
+  if (c.max_reuse < 0 || (c.max_reuse > 0 && c.stage != 3))
+    return "stage3_max_reuse_distance must be at least 0, and requires ZeRO stage 3 above it";
   if (c.max_in_cpu < 0) return "max_in_cpu must be at least 0";
   if (c.delayed && c.ratio != "1")
     return fmt::format("delayed_update does not support ratio {} here; offload_step judges it",
@@ -57,10 +66,16 @@ Sweep<Case> axes() {
       .axis("contiguous_gradients", &Case::contiguous, true)
       .axis("reduce_bucket_size", &Case::reduce_bucket, Case::whole)
       .axis("allgather_bucket_size", &Case::all_gather_bucket, Case::whole)
-      .axis("communication_data_type", &Case::wire, "default", {"default", "bfloat16", "half"})
+      .axis("grad_accum_dtype", &Case::sums, "default", {"default", "float", "bfloat16", "half"})
+      .axis("communication_data_type", &Case::wire, "default",
+            {"default", "float", "bfloat16", "half"})
+      .axis("reduce_scatter", &Case::reduce_scatter, true)
+      .axis("prescale_gradients", &Case::prescale, false)
+      .axis("gradient_predivide_factor", &Case::predivide, "1", {"1", "0.75", "8"})
       .axis("stage3_prefetch_bucket_size", &Case::prefetch_bucket, 50'000'000)
       .axis("stage3_param_persistence_threshold", &Case::persistence_threshold, 100)
       .axis("stage3_max_live_parameters", &Case::max_live, 1'000'000'000)
+      .axis("stage3_max_reuse_distance", &Case::max_reuse, 0)
       .axis("offload_optimizer", &Case::offload, "none", devices)
       .axis("offload_param", &Case::offload_param, "none", devices)
       .axis("delayed_update", &Case::delayed, false)
@@ -92,16 +107,25 @@ Variations offloaded(const std::string& states, const std::string& values = "non
 
 }  // namespace
 
+std::optional<Dtype> ZeroStepCase::dtype_of(const std::string& word) {
+  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16})
+    if (word == machine::name(dtype)) return dtype;
+  return {};
+}
+
 zero::StepOptions ZeroStepCase::step_options(double clip_norm, int rank) const {
   zero::StepOptions options;
   options.clip_norm = clip_norm;
   options.allgather_bucket_size = all_gather_bucket;
-  if (wire == "bfloat16") options.communication_data_type = Dtype::bfloat16;
-  if (wire == "half") options.communication_data_type = Dtype::float16;
+  options.communication_data_type = dtype_of(wire);
   options.overlap_comm = overlap;
+  options.reduce_scatters = reduce_scatter;
+  options.prescale_gradients = prescale;
+  options.gradient_predivide_factor = std::stod(predivide);
   options.contiguous_gradients = contiguous;
   options.stage3_prefetch_bucket_size = prefetch_bucket;
   options.stage3_max_live_parameters = max_live;
+  options.stage3_max_reuse_distance = max_reuse;
   zero::StateOptions& states = options.offload_optimizer;
   states.device = zero::find_offload_device(offload);
   states.cpu.piece_size = sub_group_size;
@@ -213,6 +237,9 @@ Sweep<Case> zero_options_sweep() {
   using enum Dtype;
   Sweep<Case> sweep = axes();
   const auto stages = vary(&Case::stage, {0, 1, 2, 3}), stage_3 = vary(&Case::stage, {3});
+  const auto all_reduced = vary(&Case::reduce_scatter, {false}),
+             prescaled = vary(&Case::prescale, {true}),
+             predivided = vary(&Case::predivide, {"0.75", "8"});
   const auto three = vary(&Case::ranks, {3});
   const auto overlap = vary(&Case::overlap, {true});
   const auto buckets = vary(&Case::reduce_bucket, {20'000});
@@ -221,8 +248,13 @@ Sweep<Case> zero_options_sweep() {
   for (const auto& [at_stages, option] : {std::pair(stages, scattered),
                                           {stages, vary(&Case::all_gather_bucket, {10'000})},
                                           {stages, vary(&Case::wire, {"bfloat16", "half"})},
+                                          {stages, vary(&Case::sums, {"bfloat16", "half"})},
+                                          {vary(&Case::stage, {1, 2}), all_reduced},
+                                          {stages, prescaled},
+                                          {stages, predivided},
                                           {stage_3, vary(&Case::prefetch_bucket, {0, 30'000})},
                                           {stage_3, vary(&Case::persistence_threshold, {100'000})},
+                                          {stage_3, vary(&Case::max_reuse, {30'000, 500'000})},
                                           {stage_3, vary(&Case::max_live, {50'000})}})
     sweep.slice({acceptance, paper}, "one at a time",
                 {vary(&Case::dtype, {float32, bfloat16, float16}), at_stages, three,
@@ -235,6 +267,45 @@ Sweep<Case> zero_options_sweep() {
                        vary(&Case::max_live, {5000}),
                        vary(&Case::persistence_threshold, {1000})};
   const auto half_wire = vary(&Case::wire, {"half"});
+  // Gradients in 16 bits in every ZeRO stage, on each wire, and with states and values elsewhere.
+  const auto narrow = [](Dtype dtype) {
+    return Variations{vary(&Case::dtype, {dtype}),
+                      vary(&Case::sums, {std::string(machine::name(dtype))})};
+  };
+  for (const Dtype dtype : {bfloat16, float16})
+    sweep
+        .slice({acceptance, paper}, "narrow sums",
+               narrow(dtype) + Variations{stages, vary(&Case::ranks, {1, 2, 3, 8}),
+                                          vary(&Case::micro_batches, {1, 3}), overlap, buckets,
+                                          vary(&Case::wire, {"default", "float", "half"})})
+        .slice({smoke}, "smoke",
+               narrow(dtype) + all +
+                   Variations{stages, vary(&Case::micro_batches, {1, 3}),
+                              vary(&Case::wire, {"default", "float"})});
+  const auto stages_1_2 = vary(&Case::stage, {1, 2});
+  sweep.slice({quick}, "reduction", {stages_1_2, all_reduced, predivided, three, overlap})
+      .slice({quick}, "reduction", narrow(float16) + Variations{stages, prescaled, three})
+      .slice({quick}, "reuse",
+             Variations{stage_3, two_micro_batches, vary(&Case::max_reuse, {3000, 500'000})} + all)
+      .slice({smoke}, "smoke",
+             all + offloaded("cpu", "nvme") +
+                 Variations{stage_3, two_micro_batches, overlap,
+                            vary(&Case::max_reuse, {1, 3000, 8000, 500'000})})
+      .slice({smoke}, "smoke",
+             all + Variations{stages_1_2, all_reduced, half_wire, two_micro_batches})
+      .slice({smoke}, "smoke", narrow(bfloat16) + all + Variations{stages, predivided, overlap})
+      .slice({quick}, "narrow sums",
+             narrow(bfloat16) + Variations{stages, vary(&Case::ranks, {1, 4})})
+      .slice({quick}, "narrow sums",
+             narrow(float16) + Variations{vary(&Case::stage, {2}), vary(&Case::ranks, {4}),
+                                          vary(&Case::micro_batches, {3}), overlap, buckets,
+                                          vary(&Case::wire, {"default", "float"})})
+      .slice({quick}, "narrow sums",
+             narrow(bfloat16) + offloaded("cpu") +
+                 Variations{vary(&Case::stage, {2}), overlap, vary(&Case::ratio, {"0.5", "1"})})
+      .slice({quick}, "narrow sums",
+             narrow(float16) + offloaded("nvme", "nvme") +
+                 Variations{stage_3, overlap, two_micro_batches});
   return sweep
       .slice({quick}, "narrow wire",
              {vary(&Case::stage, {2}), vary(&Case::ranks, {4}), vary(&Case::micro_batches, {3}),

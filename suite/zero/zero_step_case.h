@@ -2,6 +2,7 @@
 // The cases of zero_step and zero_options. Axes have the names and units of DeepSpeed's
 // configuration. The stage has the form of a Megatron flag, as in gpt_step.
 
+#include <optional>
 #include <string>
 
 #include "suite/reference/unit.h"
@@ -18,15 +19,18 @@ struct ZeroStepCase {
   int stage = 0;
   int parameters = 0;
   int micro_batches = 1;
-  bool overlap = false, contiguous = true;
+  bool overlap = false, contiguous = true, reduce_scatter = true, prescale = false;
+  std::string predivide;  // gradient_predivide_factor
   int reduce_bucket = whole, all_gather_bucket = whole;
-  std::string wire;
-  int prefetch_bucket = 0, persistence_threshold = 0, max_live = 0;
+  std::string sums, wire;  // dtypes of gradients: added up in, sent in
+  int prefetch_bucket = 0, persistence_threshold = 0, max_live = 0, max_reuse = 0;
   std::string offload, offload_param, ratio, nvme_path;
   bool delayed = false;
   int sub_group_size = 0, buffer_count = 0, max_in_cpu = 0;
 
   bool offloads() const { return offload != "none" || offload_param != "none"; }
+  // Returns the dtype of a word of `sums` or `wire`; "default": empty.
+  static std::optional<Dtype> dtype_of(const std::string& word);
   // Returns the options without a rule and without a host.
   zero::StepOptions step_options(double clip_norm, int rank) const;
 };

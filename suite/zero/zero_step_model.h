@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,9 +29,15 @@ class ZeroStepModel {
   using Parameter = collectives::Parameter;
 
   // elements: total of all parameters, at least 1000. rank: dp rank, for its contributions.
+  // gradient_dtype: in which gradients are added up; empty: the default (gradient_plan.h).
   ZeroStepModel(std::int64_t elements, Dtype dtype, std::uint64_t seed, int rank, int ranks,
-                int micro_batches)
-      : dtype_(dtype), seed_(seed), rank_(rank), ranks_(ranks), micro_batches_(micro_batches) {
+                int micro_batches, std::optional<Dtype> gradient_dtype = {})
+      : dtype_(dtype),
+        gradient_dtype_(gradient_dtype.value_or(collectives::gradient_dtype(dtype))),
+        seed_(seed),
+        rank_(rank),
+        ranks_(ranks),
+        micro_batches_(micro_batches) {
     std::int64_t left = elements;
     const auto add = [&](std::string name, machine::Shape shape) {
       Parameter p;
@@ -65,8 +72,10 @@ class ZeroStepModel {
   // Every micro-batch counts as 7 tokens, so that the divisor is not a power of two.
   zero::GradientPlan plan() {
     return zero::gradient_plan(list(), dtype_, machine::Grid({.dp = ranks_}, rank_),
-                               7 * ranks_ * micro_batches_, {"frozen"});
+                               7 * ranks_ * micro_batches_, {"frozen"}, gradient_dtype_);
   }
+  // The row of the plan that the first and the last part use.
+  static constexpr std::size_t shared() { return shared_row; }
   bool trained(const Parameter& parameter) const { return parameter.name != "frozen"; }
   zero::Usage usage() const {
     std::vector<std::vector<int>> parts;
@@ -89,7 +98,12 @@ class ZeroStepModel {
     const Parameter& here =
         parameters_[static_cast<std::size_t>(after - first_element_.begin()) - 1];
     if (here.name == "frozen" || here.name == "unused") return 0;
-    return random_value(seed_ + 1 + static_cast<std::uint64_t>(index), element);
+    double value = random_value(seed_ + 1 + static_cast<std::uint64_t>(index), element);
+    if (size_of(gradient_dtype_) == 2)
+      machine::visit(gradient_dtype_, [&]<class T>(T) {
+        value = static_cast<double>(static_cast<float>(T(static_cast<float>(value))));
+      });
+    return value;
   }
 
   // Calls visit(parameter, first element) for all parameters.
@@ -208,7 +222,7 @@ class ZeroStepModel {
     return result;
   }
 
-  Dtype dtype_;
+  Dtype dtype_, gradient_dtype_;
   std::uint64_t seed_;
   int rank_, ranks_, micro_batches_;
   std::vector<Parameter> parameters_;

@@ -6,6 +6,7 @@
 #include "machine/base/reject.h"
 #include "zero/cost/memory_cost.h"
 #include "zero/optimizers/global_norm.h"
+#include "zero/stages/prefetch.h"
 #include "zero/stages/publisher.h"
 
 namespace zero {
@@ -40,6 +41,14 @@ class Calls {
   std::vector<CollectiveCalls> calls_;
 };
 
+// Returns the buckets that stage 3 gathers in a pass after the first.
+std::vector<int> gathers(const Layout& layout, const StepOptions& options, const Usage& usage) {
+  const Uses uses = bucket_uses(layout, usage.uses);
+  std::vector<std::int64_t> elements;
+  for (const Bucket& bucket : layout.buckets) elements.push_back(bucket.range.size());
+  return fetches(uses, Uses(uses.size()), kept(uses, elements, options.stage3_max_reuse_distance));
+}
+
 void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout& layout,
                 const StepOptions& options, const Passes& passes) {
   const auto gather = [&](std::int64_t shard, std::int64_t times) {
@@ -55,10 +64,9 @@ void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout&
   }
   if (stage < 3) return;
   for (const Usage& usage : passes.kinds)
-    for (const std::vector<int>& use : bucket_uses(layout, usage.uses))
-      for (const int bucket : use)
-        gather(layout.shard_elements(layout.buckets[static_cast<std::size_t>(bucket)]),
-               usage.micro_batches);
+    for (const int bucket : gathers(layout, options, usage))
+      gather(layout.shard_elements(layout.buckets[static_cast<std::size_t>(bucket)]),
+             usage.micro_batches);
 }
 
 // Every rank of dp owns ranges of the same sizes.
@@ -75,7 +83,8 @@ StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& l
   } else {
     for (const Range range : owned_ranges(layout, sharded, 0)) sizes.push_back(range.size());
   }
-  return state_cost(rule, plan.value_dtype, sizes, options.offload_optimizer, away);
+  return state_cost(rule, plan.value_dtype, sizes, options.offload_optimizer, away,
+                    plan.gradient_dtype);
 }
 
 // Every use of a bucket in every micro-batch copies its shard to the device. The update writes the
@@ -87,9 +96,8 @@ OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout,
   const std::vector<ValueSlot> slots = value_slots(layout, options.offload_param);
   std::vector<std::uint64_t> times(layout.buckets.size());
   for (const Usage& usage : passes.kinds)
-    for (const std::vector<int>& use : bucket_uses(layout, usage.uses))
-      for (const int bucket : use)
-        times[static_cast<std::size_t>(bucket)] += static_cast<std::uint64_t>(usage.micro_batches);
+    for (const int bucket : gathers(layout, options, usage))
+      times[static_cast<std::size_t>(bucket)] += static_cast<std::uint64_t>(usage.micro_batches);
   const bool read = options.offload_optimizer.device != OffloadDevice::cpu &&
                     !kept_states(rule, plan.value_dtype).master;
   for (const ValueSlot& slot : slots) {
@@ -150,8 +158,9 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen) continue;
-    calls.add("dp", sharded ? Operation::reduce_scatter : Operation::all_reduce, wire, plan.dp,
-              sharded ? layout.shard_elements(bucket) : bucket.range.size(),
+    const bool whole = all_reduces_gradients(stage, options);
+    calls.add("dp", whole ? Operation::all_reduce : Operation::reduce_scatter, wire, plan.dp,
+              whole ? bucket.range.size() : layout.shard_elements(bucket),
               each_pass ? passes.reductions(bucket) : 1, "gradients");
   }
   if (sharded) add_values(calls, stage, plan, layout, options, passes);
@@ -194,9 +203,10 @@ InFiles expected_in_files(int stage, const GradientPlan& plan, const Layout& lay
 ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
                                const Rule& rule, const StepOptions& options, const Passes& passes) {
   const bool sharded = is_sharded(stage, plan);
-  std::int64_t values = layout.value_elements, gradients = layout.elements;
-  if (stage >= 2)
-    gradients = layout.elements / plan.dp + most_in_gradient_buckets(plan, layout, options, passes);
+  std::int64_t values = layout.value_elements;
+  std::size_t gradients =
+      bytes_of(stage >= 2 ? layout.elements / plan.dp : layout.elements, plan.gradient_dtype);
+  if (stage >= 2) gradients += most_in_gradient_buckets(plan, layout, options, passes);
   if (stage == 3) {
     values = layout.value_elements / plan.dp + most_gathered(layout, options, passes);
     for (const Bucket& bucket : layout.buckets) {
@@ -205,27 +215,27 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
         values -= layout.shard_elements(bucket);
     }
   }
-  std::size_t passing = 0;  // the larger of the wire buffer and the staging
+  std::size_t on_wire = 0, staging = 0;
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen || plan.dp == 1) continue;
-    if (wire != plan.gradient_dtype)
-      passing = std::max(passing, bytes_of(bucket.range.size(), wire));
+    if (wire != plan.gradient_dtype && stage < 2)
+      on_wire = std::max(on_wire, bytes_of(bucket.range.size(), wire));
     const std::int64_t shard = layout.shard_elements(bucket);
     const std::int64_t run = publish_run(shard, plan.dp, options.allgather_bucket_size);
     const bool published = stage == 1 || stage == 2 || (stage == 3 && bucket.persistent);
     if (published && run < shard)
-      passing = std::max(passing, bytes_of(run * plan.dp, plan.value_dtype));
+      staging = std::max(staging, bytes_of(run * plan.dp, plan.value_dtype));
   }
   const NormBuffers norm = norm_buffers(plan, layout, sharded);
   const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
   const ValueBytes away = value_bytes(value_slots(layout, options.offload_param), plan.value_dtype,
                                       options.offload_param);
   return {bytes_of(values, plan.value_dtype),
-          bytes_of(gradients, plan.gradient_dtype),
+          gradients + on_wire,
           states.device_optimizer,
           states.device_buffers +
-              bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + passing,
+              bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging,
           states.host_optimizer,
           states.host_buffers + away.buffers,
           away.host};

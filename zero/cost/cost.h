@@ -13,6 +13,9 @@
 //   stage 1    (d-1)/d Psi (E_w + E_v)
 //   stage 2    (d-1)/d Psi (m E_w + E_v)          reduced in every micro-batch
 //   stage 3    (d-1)/d Psi (m E_w + m u E_v)      persistent parameters: E_v once, not m u times
+// Without reduce_scatters, stages 1 and 2 send 2 E_w for each E_w. With stage3_max_reuse_distance u
+// is the number of uses that find their part not gathered: 1 if the distance is above Psi (after a
+// first pass, which keeps nothing).
 // With pipelines u counts the uses of a chunk's parts in a forward and a backward; every pass of a
 // chunk sends its own buckets. A tied embedding's gradients are all-reduced over the two stages
 // once per step, from stage 2 on only the rank's shard. All in one message for each bucket,
@@ -75,10 +78,11 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 // between steps.
 //   parameters  all values; stage 3: the shards, persistent buckets, and peak gathered values;
 //               with offload_param only the persistent buckets' shards
-//   gradients   all gradients; stages 2 and 3: the shards, and the peak of the buckets' buffers
+//   gradients   all gradients; stages 2 and 3: the shards, and the peak of the buckets' buffers;
+//   and
+//               a bucket on the wire, if communication_data_type differs
 //   optimizer   states of the owned elements (optimizer.h)
-//   buffers     the decay mask and the norm's doubles, and the larger of a bucket on the wire (if
-//               communication_data_type differs) and the staging of allgather_bucket_size
+//   buffers     the decay mask and the norm's doubles, and the staging of allgather_bucket_size
 // With an offloaded optimizer the device holds only the states and buffers of the elements that
 // stay on it. The members host_* count the host memory of offload_optimizer (streamed_optimizer.h)
 // and offload_param (offload_param.h). If the values are offloaded and the states are not, the

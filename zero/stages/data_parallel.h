@@ -17,10 +17,8 @@ class DataParallel final : public Step {
  private:
   void reduce_over_dp(const Bucket&, const Tensor& gradients, const Tensor& wire) override {
     if (context_.plan.dp == 1) return;
-    const bool narrows = wire.dtype() != gradients.dtype();
-    if (narrows) kernels().cast(gradients, wire);
-    context_.communicators.dp->all_reduce(wire, wire, context_.options.all_reduce);
-    if (narrows) kernels().cast(wire, gradients);
+    const Tensor sums = sum_over_dp(gradients, wire);
+    if (wire.dtype() != gradients.dtype()) kernels().cast(sums, gradients);
   }
 };
 

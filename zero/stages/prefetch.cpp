@@ -19,10 +19,35 @@ Uses bucket_uses(const Layout& layout, const std::vector<std::vector<int>>& uses
   return result;
 }
 
+namespace {
+
+bool stays(const Uses& stay, std::size_t use, int bucket) {
+  return use < stay.size() && std::ranges::find(stay[use], bucket) != stay[use].end();
+}
+
+}  // namespace
+
+Uses kept(const Uses& uses, const std::vector<std::int64_t>& elements,
+          std::int64_t max_reuse_distance) {
+  Uses stay(uses.size());
+  for (std::size_t now = 0; now < uses.size(); ++now) {
+    std::int64_t distance = 0;
+    std::set<int> next;
+    for (std::size_t later = now + 1; later < uses.size() && distance < max_reuse_distance; ++later)
+      for (const int bucket : uses[later]) {
+        next.insert(bucket);
+        distance += elements[static_cast<std::size_t>(bucket)];
+      }
+    for (const int bucket : uses[now])
+      if (next.contains(bucket)) stay[now].push_back(bucket);
+  }
+  return stay;
+}
+
 std::vector<std::vector<int>> prefetches(const Uses& uses,
                                          const std::vector<std::int64_t>& elements,
                                          std::int64_t prefetch_bucket_size,
-                                         std::int64_t max_live_parameters) {
+                                         std::int64_t max_live_parameters, const Uses& stay) {
   std::vector<std::vector<int>> starts(uses.size());
   std::set<int> live;
   std::int64_t live_elements = 0;
@@ -46,6 +71,7 @@ std::vector<std::vector<int>> prefetches(const Uses& uses,
       }
     }
     for (const int bucket : uses[now]) {
+      if (stays(stay, now, bucket)) continue;
       live.erase(bucket);
       live_elements -= size(bucket);
     }
@@ -53,14 +79,16 @@ std::vector<std::vector<int>> prefetches(const Uses& uses,
   return starts;
 }
 
-std::vector<int> fetches(const Uses& uses, const std::vector<std::vector<int>>& starts) {
+std::vector<int> fetches(const Uses& uses, const std::vector<std::vector<int>>& starts,
+                         const Uses& stay) {
   std::vector<int> order;
   std::set<int> live;
   for (std::size_t now = 0; now < uses.size(); ++now) {
     for (const std::vector<int>* buckets : {&uses[now], &starts[now]})
       for (const int bucket : *buckets)
         if (live.insert(bucket).second) order.push_back(bucket);
-    for (const int bucket : uses[now]) live.erase(bucket);
+    for (const int bucket : uses[now])
+      if (!stays(stay, now, bucket)) live.erase(bucket);
   }
   return order;
 }

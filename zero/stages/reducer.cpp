@@ -19,9 +19,9 @@ void Reducer::reduce(std::size_t index, const Tensor& gradients, const OverDp& o
   const Tensor wire =
       wire_dtype == gradients.dtype()
           ? gradients
-          : Tensor(context_.device(), wire_dtype, {gradients.size()}, Category::buffers);
+          : Tensor(context_.device(), wire_dtype, {gradients.size()}, Category::gradients);
   under_way_ = {gradients, wire, 0};
-  const bool whole = context_.stage == 0;
+  const bool whole = context_.all_reduces();
   under_way_->ticket = transfers_.start(
       whole ? Operation::all_reduce : Operation::reduce_scatter, wire_dtype,
       whole ? wire.size() : context_.layout().shard_elements(bucket),

@@ -33,11 +33,9 @@ class Stage1 final : public Step {
   void reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) override {
     if (context_.plan.dp == 1) return;
     const std::int64_t shard = layout().shard_elements(bucket);
-    const Tensor own = wire.slice(shard * dp_rank(), {shard});
-    const bool narrows = wire.dtype() != gradients.dtype();
-    if (narrows) kernels().cast(gradients, wire);
-    context_.communicators.dp->reduce_scatter(wire, own, context_.options.reduce_scatter);
-    if (narrows) kernels().cast(own, gradients.slice(shard * dp_rank(), {shard}));
+    const Tensor own = sum_over_dp(gradients, wire);
+    if (wire.dtype() != gradients.dtype())
+      kernels().cast(own, gradients.slice(shard * dp_rank(), {shard}));
   }
 };
 

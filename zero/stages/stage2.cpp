@@ -90,10 +90,12 @@ void Stage2::reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const
   const std::int64_t shard = layout().shard_elements(bucket);
   const Tensor sums = shards_.slice(layout().in_shards(bucket).begin, {shard});
   if (context_.plan.dp == 1) return kernels().accumulate(gradients, sums);
-  const Tensor own = wire.slice(shard * dp_rank(), {shard});
-  if (wire.dtype() != gradients.dtype()) kernels().cast(gradients, wire);
-  context_.communicators.dp->reduce_scatter(wire, own, context_.options.reduce_scatter);
-  kernels().accumulate(own, sums);
+  const Tensor own = sum_over_dp(gradients, wire);
+  if (wire.dtype() == gradients.dtype() || gradients.dtype() == Dtype::float32)
+    return kernels().accumulate(own, sums);
+  const Tensor rounded = gradients.slice(shard * dp_rank(), {shard});  // its content was sent
+  kernels().cast(own, rounded);
+  kernels().accumulate(rounded, sums);
 }
 
 std::int64_t Stage2::offset_in_shards(Range range) const {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
 #include "machine/world/step_clock.h"
@@ -124,6 +126,9 @@ void Stage3::follow(const std::vector<int>& use) {
   const Known& known = known_[micro_batches_.which()];
   as_known_ = as_known_ && now < known.uses.size() && known.uses[now] == use;
   uses_.push_back(use);
+  for (const int bucket : use)
+    live_[static_cast<std::size_t>(bucket)].stays =
+        as_known_ && std::ranges::find(known.stay[now], bucket) != known.stay[now].end();
   if (!as_known_) return;
   for (const int bucket : known.ahead[now])
     if (!live_[static_cast<std::size_t>(bucket)].whole) fetch(bucket);
@@ -150,23 +155,24 @@ void Stage3::after_use(const Part& part) {
   for (const int bucket : buckets_of(part)) {
     Live& live = live_[static_cast<std::size_t>(bucket)];
     SHARDMARK_CHECK(live.users, >, 0);
-    if (--live.users == 0) drop(bucket);
+    if (--live.users == 0 && !(live.stays && micro_batches_.is_open())) drop(bucket);
   }
 }
 
 void Stage3::close_pass() {
   for (std::size_t i = 0; i < live_.size(); ++i) {
     if (layout().buckets[i].persistent || !live_[i].whole || live_[i].users > 0) continue;
-    transfers_.wait(live_[i].ticket);  // gathered ahead of a use that did not come
+    transfers_.wait(live_[i].ticket);  // gathered or kept for a use that did not come
     drop(static_cast<int>(i));
   }
   if (Known& known = known_[micro_batches_.which()]; uses_ != known.uses) {
     std::vector<std::int64_t> elements;
     for (const Bucket& bucket : layout().buckets) elements.push_back(bucket.range.size());
     known.uses = uses_;
+    known.stay = kept(uses_, elements, context_.options.stage3_max_reuse_distance);
     known.ahead = prefetches(uses_, elements, context_.options.stage3_prefetch_bucket_size,
-                             context_.options.stage3_max_live_parameters);
-    known.fetched = fetches(uses_, known.ahead);
+                             context_.options.stage3_max_live_parameters, known.stay);
+    known.fetched = fetches(uses_, known.ahead, known.stay);
   }
   if (offloaded_) offloaded_->expect({});
   uses_.clear();

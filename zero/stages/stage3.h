@@ -8,7 +8,8 @@
 // Prefetching (prefetch.h): the stage records the uses of a pass (a micro-batch, or with pipelines
 // a forward or backward of a chunk). The next pass of its number gathers ahead by them as long as
 // its uses are the same, but not beyond its end. So every use gathers each of its buckets exactly
-// once, with and without prefetching.
+// once, with and without prefetching. With stage3_max_reuse_distance a bucket of a known use may
+// stay for a later use of the pass.
 //
 // A use outside of passes (evaluation, oracles) gathers and frees in the same way.
 //
@@ -38,6 +39,7 @@ class Stage3 final : public Stage2 {
     Tensor whole;  // empty if the bucket is not gathered
     Transfers::Ticket ticket = 0;
     int users = 0;
+    bool stays = false;  // gathered after its last use
   };
   Published published(std::size_t bucket) const override;
   void close_pass() override;
@@ -55,6 +57,7 @@ class Stage3 final : public Stage2 {
   std::vector<Live> live_;       // by bucket
   struct Known {                 // of the previous pass of a number
     Uses uses;
+    Uses stay;  // buckets that stay gathered (stage3_max_reuse_distance)
     std::vector<std::vector<int>> ahead;
     std::vector<int> fetched;  // the buckets in the order of their gathers
   };

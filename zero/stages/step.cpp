@@ -64,7 +64,8 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
   }
   const StateOptions& where = context_.options.offload_optimizer;
   machine::Device& host = where.device == OffloadDevice::none ? context_.device() : host_memory();
-  optimizer_ = zero::make_optimizer(context_.options.rule, std::move(owned), where, host);
+  optimizer_ = zero::make_optimizer(context_.options.rule, std::move(owned), where, host,
+                                    context_.plan.gradient_dtype);
 }
 
 void Step::set_divisor(double divisor) {
@@ -118,6 +119,22 @@ Tensor Step::take_gradients(std::size_t bucket) {
   return context_.states.gradients(context_.bucket(bucket).range);
 }
 
+Tensor Step::sum_over_dp(const Tensor& gradients, const Tensor& wire) const {
+  const StepOptions& options = context_.options;
+  collectives::Communicator& dp = *context_.communicators.dp;
+  const std::int64_t shard = wire.size() / context_.plan.dp;
+  const Tensor own = context_.stage == 0 ? wire : wire.slice(shard * dp_rank(), {shard});
+  const double divisor = predivision(options, context_.plan.dp);
+  if (divisor != 1) kernels().scale(gradients, 1 / divisor, gradients);
+  if (wire.dtype() != gradients.dtype()) kernels().cast(gradients, wire);
+  if (context_.all_reduces())
+    dp.all_reduce(wire, wire, options.all_reduce);
+  else
+    dp.reduce_scatter(wire, own, options.reduce_scatter);
+  if (divisor != 1) kernels().scale(own, divisor, own);
+  return own;
+}
+
 // ---- the step
 
 void Step::reduce() {
@@ -155,7 +172,7 @@ StepResult Step::update() {
       std::sqrt(norm_.sum_of_squares([this](Range range) { return gradients(range); })) / divisor;
   // Every rank has the same norm, so either all ranks skip the update or no rank does. A state that
   // has seen an infinity never recovers.
-  result.updated = std::isfinite(result.gradient_norm);
+  result.updated = std::isfinite(result.gradient_norm) || !context_.options.check_overflow;
   if (result.updated) {
     if (result.gradient_norm > context_.options.clip_norm)
       result.clip_factor = context_.options.clip_norm / result.gradient_norm;

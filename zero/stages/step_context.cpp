@@ -1,5 +1,6 @@
 #include "zero/stages/step_context.h"
 
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -19,19 +20,24 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
     machine::reject("clip_norm {}: must be positive, or infinity for no clipping",
                     options.clip_norm);
   machine::check_positive("allgather_bucket_size", options.allgather_bucket_size);
+  if (!(options.gradient_predivide_factor > 0) || !std::isfinite(options.gradient_predivide_factor))
+    machine::reject("gradient_predivide_factor {}: must be positive",
+                    options.gradient_predivide_factor);
   machine::check_positive("stage3_max_live_parameters", options.stage3_max_live_parameters);
+  if (options.stage3_max_reuse_distance < 0)
+    machine::reject("stage3_max_reuse_distance {}: must not be negative",
+                    options.stage3_max_reuse_distance);
   if (options.stage3_prefetch_bucket_size < 0)
     machine::reject("stage3_prefetch_bucket_size {}: must not be negative",
                     options.stage3_prefetch_bucket_size);
   if (const auto wire = options.communication_data_type;
       wire && *wire != plan.gradient_dtype &&
-      (plan.gradient_dtype != Dtype::float32 || size_of(*wire) != 2 ||
-       !machine::is_floating(*wire))) {
+      (plan.gradient_dtype == Dtype::float64 || *wire == Dtype::float64 ||
+       !machine::is_floating(*wire)))
     machine::reject(
-        "communication_data_type {} does not support gradients of {}; only gradients of float may "
-        "be bfloat16 or half on the wire",
+        "communication_data_type is {}; expected float, bfloat16 or half for gradients of float, "
+        "bfloat16 or half, and double for double (the gradients are {})",
         machine::name(*wire), machine::name(plan.gradient_dtype));
-  }
   if (options.overlap_comm && plan.dp > 1 && communicators.dp &&
       (communicators.dp->link().transport() != machine::Transport::shared_memory ||
        !states.device().readable_by_host()))

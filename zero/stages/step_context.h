@@ -30,6 +30,15 @@ using Part = std::vector<Parameter*>;
 // std::invalid_argument for an unknown stage.
 bool is_sharded(int stage, const GradientPlan& plan);
 
+// Returns whether a step all-reduces gradients over dp, and does not reduce-scatter them.
+inline bool all_reduces_gradients(int stage, const StepOptions& options) {
+  return stage == 0 || (stage < 3 && !options.reduce_scatters);
+}
+// Returns the divisor of gradients before their sum over dp.
+inline double predivision(const StepOptions& options, int dp) {
+  return dp == 1 ? 1 : options.prescale_gradients ? dp : options.gradient_predivide_factor;
+}
+
 struct StepContext {
   // Throws std::invalid_argument for an option out of range, and for overlap_comm over a transport
   // or device that only one thread may use; std::logic_error if a group that the plan reduces over
@@ -44,6 +53,8 @@ struct StepContext {
   machine::Kernels& kernels() const { return device().stream().kernels(); }
   // Returns the dtype of gradients on the wire over dp.
   Dtype wire_dtype() const;
+  // Returns whether gradients are all-reduced over dp, not reduce-scattered.
+  bool all_reduces() const { return all_reduces_gradients(stage, options); }
   // With poison_freed, fills memory that is freed or not yet valid with NaN.
   void poison(const Tensor& freed) const;
 

@@ -26,8 +26,18 @@ struct StepOptions {
   std::string all_reduce = {}, reduce_scatter = {}, all_gather = {};
   // A longer bucket of values is published in runs of at most this size (64 * dp at least).
   std::int64_t allgather_bucket_size = 500'000'000;
-  // The dtype that gradients are rounded to and summed in over dp. Empty: their own dtype.
+  // The dtype that gradients are sent and summed in over dp: float, bfloat16 or half (double for
+  // gradients in double). Empty: their own dtype, in which micro-batches are added up.
   std::optional<Dtype> communication_data_type = {};
+  // Stages 1 and 2: gradients are reduce-scattered to their owners; false: all-reduced (DeepSpeed's
+  // reduce_scatter).
+  bool reduce_scatters = true;
+  // Gradients are divided before they are summed over dp, and multiplied again after: by dp, or
+  // else by a factor. So sums of half overflow later. The sum is the same but for its rounding.
+  bool prescale_gradients = false;
+  double gradient_predivide_factor = 1;
+  // A step whose gradients are not finite is skipped; false: it updates (bf16.check_grad_overflow).
+  bool check_overflow = true;
   // Collectives over dp run on their own thread while the caller continues. The bits are the same.
   bool overlap_comm = false;
   // Stages 2 and 3. True: a bucket's gradients are in its buffer from the start. False: each
@@ -36,6 +46,9 @@ struct StepOptions {
   // Stage 3: the maximum of the elements gathered ahead, and of all gathered elements.
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;
   std::int64_t stage3_max_live_parameters = 1'000'000'000;
+  // A bucket stays gathered if it is used again before this number of elements is used. 0: each use
+  // gathers, as in ZeRO's paper. DeepSpeed's default is 1e9, which keeps all of smaller models.
+  std::int64_t stage3_max_reuse_distance = 0;
   StateOptions offload_optimizer = {};
   // Stage 3: selects where a rank's shards of the values are stored while they are not used.
   ValueOptions offload_param = {};

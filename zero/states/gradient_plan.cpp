@@ -19,7 +19,13 @@ std::string_view name(Over over) {
 
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
-                           const std::vector<std::string>& frozen) {
+                           const std::vector<std::string>& frozen,
+                           std::optional<Dtype> gradient_dtype) {
+  const Dtype wide = collectives::gradient_dtype(value_dtype), sums = gradient_dtype.value_or(wide);
+  if (sums != wide && sums != value_dtype)
+    machine::reject("gradient plan: gradients of {} values are {} or {} (got {})",
+                    machine::name(value_dtype), machine::name(wide), machine::name(value_dtype),
+                    machine::name(sums));
   if (!(divisor > 0) || !std::isfinite(divisor))
     machine::reject(
         "gradient plan: divisor is {}; expected the tokens of a step, a positive number", divisor);
@@ -28,13 +34,9 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
       machine::reject("gradient plan: {} {}, but gradients are reduced over tp, pp and dp",
                       machine::name(axis), grid.size(axis));
   }
-  GradientPlan plan{divisor,
-                    value_dtype,
-                    collectives::gradient_dtype(value_dtype),
-                    grid.size(Axis::tp),
-                    grid.size(Axis::pp),
-                    grid.size(Axis::dp),
-                    {}};
+  GradientPlan plan{
+      divisor, value_dtype, sums, grid.size(Axis::tp), grid.size(Axis::pp), grid.size(Axis::dp),
+      {}};
   std::set<std::string> seen;
   for (const Parameter* parameter : parameters) {
     if (!seen.insert(parameter->name).second)

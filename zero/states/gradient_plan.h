@@ -8,6 +8,7 @@
 // micro-batches, ranks without a token and gradient accumulation need no other factor.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,9 +55,11 @@ struct GradientPlan {
 // The plan of a rank of the grid. Parameters need no memory yet. Throws std::invalid_argument for a
 // divisor that is not positive, and for a parameter named twice. Also throws it for a tied
 // parameter on the middle stage, which has no opposite stage, and for cp or ep above 1. frozen:
-// names of parameters that are not trained; an unknown name is an error.
+// names of parameters that are not trained; an unknown name is an error. gradient_dtype: the dtype
+// in which gradients are added up, that of the values, or float (the default; double for double).
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
-                           const std::vector<std::string>& frozen = {});
+                           const std::vector<std::string>& frozen = {},
+                           std::optional<Dtype> gradient_dtype = {});
 
 }  // namespace zero

@@ -45,6 +45,18 @@ std::vector<int> ready_order(const GradientPlan& plan) {
   return order;
 }
 
+// By row: whether its parameter is persistent.
+std::vector<bool> persistent_rows(const GradientPlan& plan, const LayoutOptions& options) {
+  std::vector<bool> persistent(plan.rows.size());
+  std::int64_t left = options.model_persistence_threshold;
+  for (std::size_t i = 0; i < plan.rows.size() && !options.parts.empty(); ++i) {
+    const std::int64_t elements = plan.rows[i].elements;
+    persistent[i] = elements <= std::min(options.persistence_threshold, left);
+    if (persistent[i]) left -= elements;
+  }
+  return persistent;
+}
+
 std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) {
   struct Open {
     Bucket bucket;
@@ -54,6 +66,7 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
   };
   std::map<std::pair<bool, bool>, Open> open;  // by frozen and persistent
   std::vector<Open> closed;
+  const std::vector<bool> persistent_row = persistent_rows(plan, options);
   int position = 0;
   for (const int index : ready_order(plan)) {
     const auto at = static_cast<std::size_t>(index);
@@ -61,7 +74,7 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
     const bool by_parts = !options.parts.empty(), tied = by_parts && is_tied(row);
     const int part = by_parts ? options.parts[at] : 0;
     const int chunk = options.chunks.empty() ? 0 : options.chunks[at];
-    const bool persistent = by_parts && row.elements <= options.persistence_threshold;
+    const bool persistent = persistent_row[at];
     Open& current = open[{row.frozen, persistent}];
     const bool leaves_part =
         (!persistent && part != current.part) || chunk != current.chunk || tied != current.tied;

@@ -24,6 +24,7 @@
 // leaves it zero.
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "zero/states/gradient_plan.h"
@@ -62,6 +63,9 @@ struct LayoutOptions {
   // Of each row, if parts are given: every chunk of a pipeline has its own buckets. Empty: one
   // chunk.
   std::vector<int> chunks = {};
+  // The most elements that are persistent, in the order of the plan (DeepSpeed's
+  // stage3_model_persistence_threshold). A parameter that does not fit is sharded.
+  std::int64_t model_persistence_threshold = std::numeric_limits<std::int64_t>::max();
 };
 
 struct Layout {

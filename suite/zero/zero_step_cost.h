@@ -1,0 +1,94 @@
+#pragma once
+// Counters of zero_step, and its bytes by the papers' formulas: those that pass memory, and the
+// ratio of those that pass the wire in two ZeRO stages.
+
+#include "machine/link/link.h"
+#include "suite/reference/shared_counters.h"
+#include "suite/reference/unit.h"
+#include "suite/zero/zero_step_case.h"
+#include "zero/states/layout.h"
+
+namespace suite {
+
+// of zero_step and zero_options
+inline constexpr Counter zero_step_counters[] = {
+    {"bytes_per_parameter", "B", Better::lower, Nature::exact,
+     "peak of parameters, gradients and optimizer states of one rank"},
+    {"host_bytes_per_parameter", "B", Better::neither, Nature::exact,
+     "host memory of offload_optimizer and offload_param"},
+    {"offload_bytes_per_step", "B", Better::neither, Nature::exact,
+     "bytes that offloading moves in one step"},
+    {"volume_ratio", "", Better::neither, Nature::exact,
+     "bytes that a rank sends over dp in a step, over those of stage 0"},
+    nvme_GBps_counter,
+    {"update_s", "s", Better::lower, Nature::measured, "update of states in a file (`zero_step`)"},
+    {"file_pass_s", "s", Better::lower, Nature::measured,
+     "time of a pass over the file that only reads and writes"},
+    {"file_fraction", "", Better::higher, Nature::measured, "`file_pass_s` over `update_s`"}};
+
+// Returns the cost without offload. states: bytes of the optimizer's states for each element.
+inline Cost memory_cost(const ZeroStepCase& c, const zero::GradientPlan& plan,
+                        const zero::Layout& layout, std::size_t states) {
+  const double d = c.ranks, elements = static_cast<double>(layout.elements);
+  const double gradient = static_cast<double>(size_of(plan.gradient_dtype)),
+               value = static_cast<double>(size_of(plan.value_dtype));
+  const bool sharded = c.stage > 0 && c.ranks > 1;
+  const double owned = sharded ? elements / d : elements;
+  Cost cost;
+  // Backward reads the contributions, and reads and writes gradients.
+  cost.memory_bytes = c.micro_batches * 3 * elements * gradient;
+  // Collectives read each rank's share of all inputs and write its sum. Then they read and write
+  // the sums (or values) of the other ranks.
+  const double others = (d - 1) / d * elements;
+  const double reductions = c.stage >= 2 ? c.micro_batches : 1,
+               gathers = c.stage == 3 ? 2 * c.micro_batches : 1;
+  if (c.ranks > 1)
+    cost.memory_bytes += reductions * (elements + elements / d) * gradient +
+                         2 * others * (sharded ? gathers * value : gradient);
+  // The norm reads the owned gradients once. The update reads them again, reads and writes the
+  // master and both moments, reads the mask, and writes the values if they are not the master.
+  const double state = c.dtype == Dtype::float64 ? 8 : 4;
+  const double update = gradient + 6 * state + 1 + (value == state ? 0 : value);
+  const double cleared = c.stage >= 2 ? owned : elements;  // gradients, after the update
+  cost.memory_bytes += owned * (gradient + update) + cleared * gradient;
+  cost.working_set_bytes = elements * (gradient + value) + owned * static_cast<double>(states);
+  return cost;
+}
+
+// Returns whether the bytes of a case have the paper's ratio: it has equal dtypes and one
+// micro-batch, and each use gathers.
+inline bool has_paper_ratio(const ZeroStepCase& c) {
+  const auto own = [&](const std::string& word, bool by_default) {
+    return word == "default" ? by_default : word == machine::name(c.dtype);
+  };
+  const bool sums = own(c.sums, c.dtype == Dtype::float32);
+  return sums && own(c.wire, true) && c.dtype != Dtype::float64 && c.reduce_scatter &&
+         c.max_reuse == 0 && c.ranks > 1 && c.micro_batches == 1;
+}
+
+// Returns the bytes of gradients and values, if the norm is the only number in double.
+inline double sent_without_norm(const machine::Link& link) {
+  double bytes = 0;
+  for (const auto& [label, traffic] : link.traffic())
+    if (label.dtype != Dtype::float64) bytes += static_cast<double>(traffic.bytes_sent);
+  return bytes;
+}
+
+// Returns the bytes that a rank sends over dp in a step, over those in ZeRO stage 0: 1 in stages 1
+// and 2 and 1.5 in stage 3 (Rajbhandari et al. 2020, arXiv:1910.02054, section 7). Stage 3 also
+// gathers F frozen elements twice, P persistent ones once instead of twice, and S elements of the
+// bucket of the shared row, which two parts use, twice more. So of T trained elements, its ratio
+// differs from 1.5 by (2 F - P + 2 S) / 2 T.
+inline double paper_ratio(int stage, const zero::Layout& layout, std::size_t shared_row) {
+  if (stage < 3) return 1;
+  double frozen = 0, persistent = 0;
+  for (const zero::Bucket& bucket : layout.buckets)
+    if (bucket.frozen != bucket.persistent)
+      (bucket.frozen ? frozen : persistent) += static_cast<double>(bucket.range.size());
+  const zero::Bucket& first =
+      layout.buckets[static_cast<std::size_t>(layout.bucket_of[shared_row])];
+  const double shared = first.persistent ? 0 : static_cast<double>(first.range.size());
+  return 1.5 + (2 * frozen - persistent + 2 * shared) / (2 * static_cast<double>(layout.elements));
+}
+
+}  // namespace suite
