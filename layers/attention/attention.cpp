@@ -88,7 +88,7 @@ Tensor Attention::make_probabilities(const Tensor& qkv, Category category) const
   const Matrix k = of_groups(qkv, group_heads_).transposed();
   for (std::int64_t j = 0; j < group_heads_; ++j)
     gemm(context_.stream(), of_groups(qkv, j), k, of_scores(scores, j));
-  context_.kernels().causal_softmax(scores, scale_, probabilities);
+  context_.kernels().softmax(scores, scale_, {.causal = true}, probabilities);
   return probabilities;
 }
 
@@ -158,7 +158,8 @@ void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
   for (std::int64_t j = 0; j < r; ++j)
     gemm(context_.stream(), of_context(d_context, j), v.transposed(), of_scores(d_scores, j));
   if (dropout_ > 0) drop(saved.draw, d_scores, d_scores);
-  context_.kernels().causal_softmax_backward(saved.probabilities, d_scores, scale_, d_scores);
+  context_.kernels().softmax_backward(saved.probabilities, d_scores, scale_, {.causal = true},
+                                      d_scores);
   for (std::int64_t j = 0; j < r; ++j) {
     gemm(context_.stream(), of_scores(d_scores, j), k, of_groups(saved.d_qkv, j));
     gemm(context_.stream(), of_scores(d_scores, j).transposed(), of_groups(saved.qkv, j), d_k, 1,

@@ -25,6 +25,7 @@ void check(const Stream& stream, const AttentionForward& call) {
   SHARDMARK_CHECK(k.rows, >=, 1);
   SHARDMARK_CHECK(q.cols, >=, 1);
   SHARDMARK_CHECK(q.cols, <=, largest_head);
+  kernel::check_probability("flash_attention", call.options.dropout.probability);
   kernel::check_kind(stream.device().kind(), {&call.log_sum_exp});
   kernel::check_dtypes(kernel::sum_dtype(q.dtype), {&call.log_sum_exp});
   kernel::check_sizes(q.batch[0] * q.batch[1] * q.rows, {&call.log_sum_exp});

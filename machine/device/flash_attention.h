@@ -8,7 +8,12 @@
 // heads, a divisor of q's (grouped queries: Ainslie et al. 2023, arXiv:2305.13245). Head h of q
 // then uses head h / (heads / kv_heads). All matrices have one floating dtype and contiguous
 // columns, so a layer passes its interleaved heads without a copy. At least 1 key; head at most
-// 256; other lengths are arbitrary. causal: a query sees the keys up to its own index.
+// 256; other lengths are arbitrary. causal: a query sees the keys up to its own index. lengths: a
+// query sees the first keys of its sequence only. The out of a query without keys is zero, and its
+// log_sum_exp is minus infinity.
+//
+// Dropout (Srivastava et al. 2014, JMLR 15) multiplies a probability by 0 or 1 / (1 - probability).
+// The sum of exp is that of all keys. Backward draws the same mask again.
 //
 // log_sum_exp [sequences * heads, queries] is float (double for double). Backward recomputes the
 // probabilities from it. The order of sums is fixed by shapes only, so results are bitwise equal in
@@ -18,15 +23,29 @@
 //
 //   flash_attention(stream, q, k, v, {.scale = 0.125}, out, log_sum_exp);
 
+#include <cstdint>
+
 #include "machine/device/device.h"
 #include "machine/device/gemm.h"
 #include "machine/device/tensor.h"
 
 namespace machine {
 
+// Drops the element of a query and a key if uniform(seed, index) < probability, as
+// Kernels::dropout.
+//   index = ((first_matrix + sequence * matrices_apart + head) * queries + query) * keys + key
+struct AttentionDropout {
+  double probability = 0;
+  std::uint64_t seed = 0;
+  std::int64_t first_matrix = 0;    // of the first sequence and head of this call
+  std::int64_t matrices_apart = 0;  // from sequence to sequence: all heads of the model
+};
+
 struct AttentionOptions {
   double scale = 1;
   bool causal = true;
+  const std::int32_t* lengths = nullptr;  // [sequences], in memory that the device reads; or all
+  AttentionDropout dropout{};
 };
 
 struct AttentionForward {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "machine/base/error.h"
+#include "machine/device/random.h"
 #include "machine/testing/on_device.h"
 #ifdef SHARDMARK_VIRTUAL_GPU
 #include "machine/virtual_gpu/counts.h"
@@ -15,16 +16,30 @@ struct Sizes {
   std::int64_t sequences, heads, kv_heads, queries, keys, head;
   bool causal = true;
   double scale = 0.125;
+  std::vector<std::int32_t> lengths = {};  // of the sequences; empty: all keys
+  double dropout = 0;
 };
+constexpr std::uint64_t dropout_seed = 11;
+constexpr std::int64_t first_matrix = 5, matrices_apart = 9;
 
 // One to several blocks, none a multiple of them. Heads are grouped, long or odd. Queries are more
 // or fewer than keys. Some scores are so large that only their differences can be exponentiated.
-constexpr Sizes cases[] = {
-    {1, 1, 1, 1, 1, 1},           {2, 3, 3, 7, 7, 10},
-    {1, 1, 1, 110, 110, 64},      {2, 4, 2, 41, 41, 33},
-    {1, 3, 1, 49, 73, 16, false}, {1, 1, 1, 100, 11, 8},
-    {1, 1, 1, 23, 50, 256},       {1, 2, 1, 40, 40, 128, true, 2},
+// Sequences have no key, one key, some keys, all keys, or a length beyond them. Dropout drops some
+// probabilities or most of them.
+const Sizes cases[] = {
+    {1, 1, 1, 1, 1, 1},
+    {2, 3, 3, 7, 7, 10},
+    {1, 1, 1, 110, 110, 64},
+    {2, 4, 2, 41, 41, 33},
+    {1, 3, 1, 49, 73, 16, false},
+    {1, 1, 1, 100, 11, 8},
+    {1, 1, 1, 23, 50, 256},
+    {1, 2, 1, 40, 40, 128, true, 2},
     {1, 1, 1, 0, 5, 4},
+    {3, 2, 1, 70, 70, 16, false, 0.125, {70, 0, 33}},
+    {4, 1, 1, 53, 110, 24, true, 0.5, {200, 1, 0, 49}},
+    {2, 4, 2, 60, 60, 20, true, 0.125, {}, 0.3},
+    {3, 2, 2, 41, 100, 72, false, 0.125, {67, 0, 100}, 0.9},
 };
 
 // A batch of heads in a tensor. `first` is the offset of its first element.
@@ -99,6 +114,7 @@ class FlashAttention : public OnDevice {
   struct Call {
     Heads q, k, v, out, d_out, d_q, d_k, d_v;
     Tensor log_sum_exp;
+    Memory lengths;
   };
   Call make(const Sizes& s) {
     const auto tensor = [&](std::int64_t heads, std::int64_t rows, std::int64_t parts,
@@ -124,6 +140,7 @@ class FlashAttention : public OnDevice {
     call.d_out = heads_of(tensor(s.heads, s.queries, 1, false), s.sequences, s.heads, s.queries,
                           s.head, 0, 1);
     call.log_sum_exp = empty({s.sequences * s.heads, s.queries}, wide());
+    if (!s.lengths.empty()) call.lengths = upload(s.lengths);
     return call;
   }
   // A device with little shared memory rejects long heads of wide dtypes.
@@ -135,14 +152,20 @@ class FlashAttention : public OnDevice {
     EXPECT_THROW(backward(s, c), MachineError) << why;
     return true;
   }
+  static AttentionOptions options(const Sizes& s, const Call& c) {
+    return {s.scale,
+            s.causal,
+            s.lengths.empty() ? nullptr : static_cast<const std::int32_t*>(c.lengths.data()),
+            {s.dropout, dropout_seed, first_matrix, matrices_apart}};
+  }
   void forward(const Sizes& s, const Call& c) {
-    flash_attention(device_->stream(), c.q.matrix, c.k.matrix, c.v.matrix, {s.scale, s.causal},
+    flash_attention(device_->stream(), c.q.matrix, c.k.matrix, c.v.matrix, options(s, c),
                     c.out.matrix, c.log_sum_exp);
   }
   void backward(const Sizes& s, const Call& c) {
-    flash_attention_backward(device_->stream(), c.q.matrix, c.k.matrix, c.v.matrix,
-                             {s.scale, s.causal}, c.out.matrix, c.log_sum_exp, c.d_out.matrix,
-                             c.d_q.matrix, c.d_k.matrix, c.d_v.matrix);
+    flash_attention_backward(device_->stream(), c.q.matrix, c.k.matrix, c.v.matrix, options(s, c),
+                             c.out.matrix, c.log_sum_exp, c.d_out.matrix, c.d_q.matrix,
+                             c.d_k.matrix, c.d_v.matrix);
   }
 
   struct Score {
@@ -159,8 +182,18 @@ class FlashAttention : public OnDevice {
     }
     return {s.scale * sum, u() * static_cast<Real>(s.head + 2) * s.scale * size};
   }
-  static std::int64_t seen_by(const Sizes& s, std::int64_t query) {
-    return s.causal ? std::min(query + 1, s.keys) : s.keys;
+  static std::int64_t seen_by(const Sizes& s, std::int64_t a, std::int64_t query) {
+    std::int64_t keys = s.keys;
+    if (!s.lengths.empty())
+      keys = std::min<std::int64_t>(keys, s.lengths[static_cast<std::size_t>(a)]);
+    return s.causal ? std::min(query + 1, keys) : keys;
+  }
+  // The factor of a probability by dropout.
+  static Real kept(const Sizes& s, std::int64_t a, std::int64_t h, std::int64_t i, std::int64_t j) {
+    if (s.dropout == 0) return 1;
+    const std::int64_t matrix = first_matrix + a * matrices_apart + h;
+    const auto index = static_cast<std::uint64_t>((matrix * s.queries + i) * s.keys + j);
+    return uniform(dropout_seed, index) < s.dropout ? 0 : 1 / (1 - Real{s.dropout});
   }
 };
 
@@ -175,11 +208,21 @@ TEST_P(FlashAttention, Forward) {
     const Call c = make(s);
     forward(s, c);
     Cube reference(s, s.heads, s.queries), bound(s, s.heads, s.queries);
+    Values sums_got = to_doubles(c.log_sum_exp);
     std::vector<Real> sums, sum_bounds;
     for (std::int64_t a = 0; a < s.sequences; ++a)
       for (std::int64_t h = 0; h < s.heads; ++h)
         for (std::int64_t i = 0; i < s.queries; ++i) {
-          const std::int64_t seen = seen_by(s, i), kv = h / (s.heads / s.kv_heads);
+          const std::int64_t seen = seen_by(s, a, i), kv = h / (s.heads / s.kv_heads);
+          double& log_sum_exp =
+              sums_got[static_cast<std::size_t>((a * s.heads + h) * s.queries + i)];
+          if (seen == 0) {  // out is exactly 0
+            EXPECT_EQ(log_sum_exp, -INFINITY);
+            log_sum_exp = 0;
+            sums.push_back(0);
+            sum_bounds.push_back(0);
+            continue;
+          }
           std::vector<Score> z;
           Real top = -INFINITY, bottom = INFINITY;
           for (std::int64_t j = 0; j < seen; ++j) {
@@ -204,7 +247,7 @@ TEST_P(FlashAttention, Forward) {
             Real value = 0, size = 0, value_error = 0;
             for (std::int64_t j = 0; j < seen; ++j) {
               const auto at = static_cast<std::size_t>(j);
-              const Real v = c.v(a, kv, j, x);
+              const Real v = kept(s, a, h, i, j) * c.v(a, kv, j, x);
               value += weight[at] * v;
               size += weight[at] * std::abs(v);
               value_error += error[at] * std::abs(v);
@@ -212,11 +255,11 @@ TEST_P(FlashAttention, Forward) {
             reference(a, h, i, x) = value / total;
             bound(a, h, i, x) =
                 1.01L * (value_error / total + u() * n * size / total +
-                         std::abs(value) / total * (total_error / total + u() * (n + 2)));
+                         std::abs(value) / total * (total_error / total + u() * (n + 4)));
           }
         }
     expect_within(read(c.out), reference.values, bound.values, dtype());
-    expect_within(to_doubles(c.log_sum_exp), sums, sum_bounds, wide());
+    expect_within(sums_got, sums, sum_bounds, wide());
   }
 }
 
@@ -237,7 +280,7 @@ TEST_P(FlashAttention, Backward) {
     const std::int64_t group = s.heads / s.kv_heads;
     const Real keys = static_cast<Real>(s.keys + 4),
                queries = static_cast<Real>(s.queries * group + 4),
-               depth = static_cast<Real>(s.head + 1);
+               depth = static_cast<Real>(s.head + (s.dropout > 0 ? 3 : 1));
     for (std::int64_t a = 0; a < s.sequences; ++a)
       for (std::int64_t h = 0; h < s.heads; ++h)
         for (std::int64_t i = 0; i < s.queries; ++i) {
@@ -248,15 +291,17 @@ TEST_P(FlashAttention, Backward) {
             delta += term;
             delta_size += std::abs(term);
           }
-          for (std::int64_t j = 0; j < seen_by(s, i); ++j) {
+          for (std::int64_t j = 0; j < seen_by(s, a, i); ++j) {
             const Score z = score(s, c, a, h, i, j);
             const Real exponent =
                 z.value - log_sum_exp[static_cast<std::size_t>((a * s.heads + h) * s.queries + i)];
             const Real p = std::exp(exponent);
             const Real p_error = p * (z.error + u() * (2 * std::abs(exponent) + 5));
+            const Real factor = kept(s, a, h, i, j);
+            const Real used = factor * p, used_error = factor * (p_error + 2 * u() * p);
             Real slope = -delta, size = 0;
             for (std::int64_t x = 0; x < s.head; ++x) {
-              const Real term = Real{c.d_out(a, h, i, x)} * c.v(a, kv, j, x);
+              const Real term = factor * c.d_out(a, h, i, x) * c.v(a, kv, j, x);
               slope += term;
               size += std::abs(term);
             }
@@ -272,8 +317,9 @@ TEST_P(FlashAttention, Backward) {
               d_k(a, kv, j, x) += s.scale * d_s * c.q(a, h, i, x);
               k_bound(a, kv, j, x) +=
                   1.01L * s.scale * q * (d_s_error + queries * u() * std::abs(d_s));
-              d_v(a, kv, j, x) += p * c.d_out(a, h, i, x);
-              v_bound(a, kv, j, x) += 1.01L * d_out * (p_error + narrowing(p) + queries * u() * p);
+              d_v(a, kv, j, x) += used * c.d_out(a, h, i, x);
+              v_bound(a, kv, j, x) +=
+                  1.01L * d_out * (used_error + narrowing(used) + queries * u() * used);
             }
           }
         }

@@ -44,6 +44,13 @@ struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
 };
 
+// The keys that a query sees. Matrix i of the scores belongs to sequence i / matrices % sequences.
+struct SoftmaxMask {
+  bool causal = true;                     // the keys up to the query's own index
+  const std::int32_t* lengths = nullptr;  // [sequences], on the device: the first keys; null: all
+  std::int64_t sequences = 1, matrices = 1;
+};
+
 struct Rotary {
   double base = 10000;
   std::int64_t first_position = 0;  // of row 0
@@ -116,11 +123,12 @@ class Kernels {
                                            const Tensor& d_out, const Tensor& d_gain,
                                            const Tensor& d_bias) = 0;
 
-  // ---- attention: scores [batches, queries, keys] -> probabilities, causal (key <= query)
-  virtual void causal_softmax(const Tensor& scores, double scale, const Tensor& probabilities) = 0;
-  // d_scores = scale * p * (d_p - sum(d_p * p)), zero above the diagonal; d_scores may be d_p.
-  virtual void causal_softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities,
-                                       double scale, const Tensor& d_scores) = 0;
+  // ---- attention: scores [matrices, queries, keys] -> probabilities, zero for masked keys
+  virtual void softmax(const Tensor& scores, double scale, const SoftmaxMask& mask,
+                       const Tensor& probabilities) = 0;
+  // d_scores = scale * p * (d_p - sum(d_p * p)), zero for masked keys; d_scores may be d_p.
+  virtual void softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities,
+                                double scale, const SoftmaxMask& mask, const Tensor& d_scores) = 0;
   // Merges attention over a block of keys into attention over other keys, by the logarithms of
   // their sums of exp (Liu, Zaharia and Abbeel 2023, arXiv:2310.01889):
   //   sum = log(exp(log_sum_exp) + exp(block_log_sum_exp))

@@ -100,8 +100,8 @@ class QueuedKernels final : public Kernels {
   void layer_norm(T, T, T, double, T, T, T) override { no(); }
   void layer_norm_backward_input(T, T, T, T, T, T) override { no(); }
   void layer_norm_backward_weights(T, T, T, T, T, T) override { no(); }
-  void causal_softmax(T, double, T) override { no(); }
-  void causal_softmax_backward(T, T, double, T) override { no(); }
+  void softmax(T, double, const SoftmaxMask&, T) override { no(); }
+  void softmax_backward(T, T, double, const SoftmaxMask&, T) override { no(); }
   void embedding(const std::int32_t*, T, std::int64_t, T) override { no(); }
   void embedding_backward(const std::int32_t*, T, std::int64_t, T) override { no(); }
   void row_max(T, std::int64_t, std::int64_t, T) override { no(); }

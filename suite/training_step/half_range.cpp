@@ -131,9 +131,10 @@ class RangeDevice::Watch final : public machine::Kernels {
     host_.dropout(in, probability, seed, region, out), look(out);
   }
   // Blockwise attention stores no probabilities and rounds their gradients before it scales them.
-  void causal_softmax_backward(T p, T d_p, double scale, T d_scores) override {
+  void softmax_backward(T p, T d_p, double scale, const machine::SoftmaxMask& mask,
+                        T d_scores) override {
     look_at(2 * std::max(1.0, scale) * largest(plain(d_p)), false);
-    host_.causal_softmax_backward(p, d_p, scale, d_scores);
+    host_.softmax_backward(p, d_p, scale, mask, d_scores);
   }
   void embedding(Tokens tokens, T table, Long first_row, T out) override {
     host_.embedding(tokens, table, first_row, out), look(out);
@@ -199,8 +200,8 @@ class RangeDevice::Watch final : public machine::Kernels {
     host_.rms_norm_backward_weights(x, rstd, d_out, d_gain);
     add(d_gain, largest_normal(x) * column_sum(d_out));
   }
-  void causal_softmax(T scores, double scale, T probabilities) override {
-    host_.causal_softmax(scores, scale, probabilities);
+  void softmax(T scores, double scale, const machine::SoftmaxMask& mask, T probabilities) override {
+    host_.softmax(scores, scale, mask, probabilities);
   }
   void row_max(T logits, Long first_col, Long vocabulary, T out) override {
     host_.row_max(logits, first_col, vocabulary, out);

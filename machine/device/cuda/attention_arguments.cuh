@@ -4,7 +4,9 @@
 #include <cstdint>
 
 #include "machine/device/flash_attention.h"
+#include "machine/device/kernels/attention_mask.h"
 #include "machine/device/kernels/fields.h"
+#include "machine/device/kernels/functions.h"
 
 namespace machine::cuda {
 
@@ -41,6 +43,8 @@ struct AttentionArguments {
   int head;  // columns per head
   A scale;
   bool causal;
+  const std::int32_t* lengths;
+  kernel::KeptProbabilities kept;
   bool packed = false;  // all inputs
 
   explicit AttentionArguments(const AttentionForward& call)
@@ -58,6 +62,8 @@ struct AttentionArguments {
         head(static_cast<int>(call.q.cols)),
         scale(static_cast<A>(call.options.scale)),
         causal(call.options.causal),
+        lengths(call.options.lengths),
+        kept(call),
         packed(q.packed() && k.packed() && v.packed()) {}
   AttentionArguments(const AttentionBackward& call, void* delta_memory)
       : AttentionArguments(call.forward) {
@@ -68,8 +74,12 @@ struct AttentionArguments {
     delta = static_cast<A*>(delta_memory);
     packed = packed && d_out.packed();
   }
-  __device__ bool sees(std::int64_t query, std::int64_t key) const {
-    return key < keys && query < queries && (!causal || key <= query);
+  // The keys of a sequence, and whether a query sees one of them.
+  __device__ std::int64_t keys_of(std::int64_t sequence) const {
+    return kernel::keys_of(lengths, sequence, keys);
+  }
+  __device__ bool sees(std::int64_t query, std::int64_t key, std::int64_t its_keys) const {
+    return key < its_keys && query < queries && (!causal || key <= query);
   }
 };
 

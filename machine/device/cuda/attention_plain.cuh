@@ -75,7 +75,7 @@ constexpr std::size_t plain_backward_bytes(int cols) {
                                               2 * warp_size * (cols + 1));
 }
 
-template <class T, int per_lane>
+template <class T, int per_lane, bool drops>
 __global__ void __launch_bounds__(attention_threads) attend_plain(AttentionArguments<T> a) {
   using A = kernel::Value<T>;
   constexpr int tile = attention_warps * forward_rows;
@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(attention_threads) attend_plain(AttentionArgum
   A top[forward_rows], weight[forward_rows] = {}, sums[forward_rows][per_lane] = {};
 #pragma unroll
   for (int r = 0; r < forward_rows; ++r) top[r] = -std::numeric_limits<A>::infinity();
-  const std::int64_t seen = a.causal && mine.begin + tile < a.keys ? mine.begin + tile : a.keys;
+  const std::int64_t keys = a.keys_of(mine.sequence);
+  const std::int64_t seen = a.causal && mine.begin + tile < keys ? mine.begin + tile : keys;
   for (std::int64_t key = 0; key < seen; key += warp_size) {
     __syncthreads();
     load_rows(k, a.head + 1, a.k.at(mine.sequence, kv_head, 0), a.k.row, key, a.keys, warp_size,
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(attention_threads) attend_plain(AttentionArgum
 #pragma unroll
     for (int r = 0; r < forward_rows; ++r) {
       const std::int64_t query = mine.begin + warp * forward_rows + r;
-      const bool sees = a.sees(query, key + lane);
+      const bool sees = a.sees(query, key + lane, keys);
       const A score = sees ? scores[r] * a.scale : -std::numeric_limits<A>::infinity();
       const A tile_top = join_warp(score, [](A x, A y) { return x < y ? y : x; });
       // A query beyond the last sees no key and is not written.
@@ -114,15 +115,18 @@ __global__ void __launch_bounds__(attention_threads) attend_plain(AttentionArgum
       top[r] = new_top;
 #pragma unroll
       for (int x = 0; x < per_lane; ++x) sums[r][x] *= shrink;
-      add_weighted<per_lane>(p, v, a.head, sums[r]);
+      const bool kept = !drops || a.kept(a.kept.row(mine.sequence, mine.head, query), key + lane);
+      add_weighted<per_lane>(kept ? p : A(0), v, a.head, sums[r]);
     }
   }
 #pragma unroll
   for (int r = 0; r < forward_rows; ++r) {
     const std::int64_t query = mine.begin + warp * forward_rows + r;
     if (query >= a.queries) continue;
-    store_row<per_lane>(a.out.at(mine.sequence, mine.head, query), a.head, A(1) / weight[r],
-                        sums[r]);
+    // A query without keys has no weight, and its sums are zero.
+    const A factor = drops ? static_cast<A>(a.kept.factor) : A(1);
+    store_row<per_lane>(a.out.at(mine.sequence, mine.head, query), a.head,
+                        weight[r] > 0 ? factor / weight[r] : A(0), sums[r]);
     if (lane == 0)
       a.log_sum_exp[(mine.sequence * a.heads + mine.head) * a.queries + query] =
           top[r] + log(weight[r]);
@@ -146,7 +150,7 @@ __global__ void __launch_bounds__(block_size) attention_delta(AttentionArguments
 
 // For queries, computes d_q of its own rows; the others are keys. For keys, computes d_k and d_v of
 // its own rows; the others are the queries of all heads that share the key head.
-template <class T, int per_lane, bool of_keys>
+template <class T, int per_lane, bool of_keys, bool drops>
 __global__ void __launch_bounds__(attention_threads)
     attend_backward_plain(AttentionArguments<T> a) {
   using A = kernel::Value<T>;
@@ -161,6 +165,7 @@ __global__ void __launch_bounds__(attention_threads)
   T* own_right = own_left + tile * a.head;               // d_out or v
   T* left = own_right + tile * a.head;                   // k or q
   T* right = left + warp_size * (a.head + 1);            // v or d_out
+  const std::int64_t keys = a.keys_of(mine.sequence);
   A first[rows][per_lane] = {}, second[rows][per_lane] = {};
   for (std::int64_t member = 0; member < (of_keys ? group : 1); ++member) {
     const std::int64_t q_head = of_keys ? kv_head * group + member : mine.head;
@@ -179,8 +184,9 @@ __global__ void __launch_bounds__(attention_threads)
     if (member == 0) load(own_left, own_right, a.head, of_keys, mine.begin, tile);
     // The others that at least one own row sees, or that see one.
     const std::int64_t from = of_keys && a.causal ? mine.begin / warp_size * warp_size : 0;
+    const std::int64_t all = of_keys ? num_others : keys;
     const std::int64_t to =
-        !of_keys && a.causal && mine.begin + tile < num_others ? mine.begin + tile : num_others;
+        !of_keys && a.causal && mine.begin + tile < all ? mine.begin + tile : all;
     for (std::int64_t other = from; other < to; other += warp_size) {
       __syncthreads();
       load(left, right, a.head + 1, !of_keys, other, warp_size);
@@ -193,9 +199,17 @@ __global__ void __launch_bounds__(attention_threads)
         const std::int64_t own = mine.begin + warp * rows + r;
         const std::int64_t query = of_keys ? other + lane : own, key = of_keys ? own : other + lane;
         A p = 0, d_score = 0;
-        if (a.sees(query, key)) {
+        if (a.sees(query, key, keys)) {
           p = kernel::exponential(scores[r] * a.scale - a.log_sum_exp[statistics + query]);
-          d_score = p * (slopes[r] - a.delta[statistics + query]);
+          A slope = slopes[r];
+          const A all = p;
+          if constexpr (drops) {
+            const bool kept = a.kept(a.kept.row(mine.sequence, q_head, query), key);
+            const A factor = kept ? static_cast<A>(a.kept.factor) : A(0);
+            slope *= factor;
+            p *= factor;
+          }
+          d_score = all * (slope - a.delta[statistics + query]);
         }
         add_weighted<per_lane>(d_score, left, a.head, first[r]);
         if constexpr (of_keys) add_weighted<per_lane>(p, right, a.head, second[r]);

@@ -165,7 +165,7 @@ constexpr std::size_t mma_bytes(int tiles_of_own, int tiles_of_others, int other
          static_cast<std::size_t>(tiles_of_own * own_rows + tiles_of_others * others);
 }
 
-template <class T, int width>
+template <class T, int width, bool drops>
 __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> a) {
   using Tile = MmaTile<T, width>;
   constexpr int keys = forward_keys;
@@ -178,8 +178,9 @@ __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> 
   const Tile v{k.data + keys * Tile::pitch};
   q.load(a.q, mine.sequence, mine.head, mine.begin, a.queries, own_rows, a.head, a.packed);
   float top[2] = {lowest, lowest}, weight[2] = {0, 0}, sums[width / 8][4] = {};
+  const std::int64_t its_keys = a.keys_of(mine.sequence);
   const std::int64_t seen =
-      a.causal && mine.begin + own_rows < a.keys ? mine.begin + own_rows : a.keys;
+      a.causal && mine.begin + own_rows < its_keys ? mine.begin + own_rows : its_keys;
   for (std::int64_t key = 0; key < seen; key += keys) {
     __syncthreads();
     k.load(a.k, mine.sequence, kv_head, key, a.keys, keys, a.head, a.packed);
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> 
     for (int n = 0; n < keys / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const bool sees = a.sees(begin + row_of(i), key + col_of(n, i));
+        const bool sees = a.sees(begin + row_of(i), key + col_of(n, i), its_keys);
         p[n][i] = sees ? p[n][i] * a.scale : lowest;
         tile_top[i / 2] = tile_top[i / 2] < p[n][i] ? p[n][i] : tile_top[i / 2];
       }
@@ -210,6 +211,10 @@ __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> 
       for (int i = 0; i < 4; ++i) {
         p[n][i] = kernel::exponential(p[n][i] - top[i / 2]);
         tile_weight[i / 2] += p[n][i];
+        if constexpr (drops) {
+          const std::int64_t row = a.kept.row(mine.sequence, mine.head, begin + row_of(i));
+          if (!a.kept(row, key + col_of(n, i))) p[n][i] = 0;
+        }
       }
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -221,7 +226,10 @@ __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> 
       for (int i = 0; i < 4; ++i) sums[n][i] *= shrink[i / 2];
     add_weighted<keys>(p, v, sums);
   }
-  const float factors[2] = {1 / weight[0], 1 / weight[1]};
+  // A query without keys has no weight, and its sums are zero.
+  const float factor = drops ? static_cast<float>(a.kept.factor) : 1;
+  const float factors[2] = {weight[0] > 0 ? factor / weight[0] : 0,
+                            weight[1] > 0 ? factor / weight[1] : 0};
   store_rows<T, width>(a.out, mine.sequence, mine.head, begin, a.queries, a.head, factors, sums);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -233,7 +241,7 @@ __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> 
 }
 
 // Like attend_backward_plain: d_q for queries, d_k and d_v for keys.
-template <class T, int width, bool of_keys>
+template <class T, int width, bool of_keys, bool drops>
 __global__ void __launch_bounds__(mma_threads) attend_backward_mma(AttentionArguments<T> a) {
   using Tile = MmaTile<T, width>;
   constexpr int others = backward_others;
@@ -247,6 +255,7 @@ __global__ void __launch_bounds__(mma_threads) attend_backward_mma(AttentionArgu
   const Tile own_right{own_left.data + own_rows * Tile::pitch};  // d_out or v
   const Tile left{own_right.data + own_rows * Tile::pitch};      // k or q
   const Tile right{left.data + others * Tile::pitch};            // v or d_out
+  const std::int64_t its_keys = a.keys_of(mine.sequence);
   float first[width / 8][4] = {}, second[width / 8][4] = {};
   for (std::int64_t member = 0; member < (of_keys ? group : 1); ++member) {
     const std::int64_t q_head = of_keys ? kv_head * group + member : mine.head;
@@ -260,9 +269,9 @@ __global__ void __launch_bounds__(mma_threads) attend_backward_mma(AttentionArgu
     };
     if (member == 0) load(own_left, own_right, of_keys, mine.begin, own_rows);
     const std::int64_t from = of_keys && a.causal ? mine.begin / others * others : 0;
-    const std::int64_t to = !of_keys && a.causal && mine.begin + own_rows < num_others
-                                ? mine.begin + own_rows
-                                : num_others;
+    const std::int64_t all = of_keys ? num_others : its_keys;
+    const std::int64_t to =
+        !of_keys && a.causal && mine.begin + own_rows < all ? mine.begin + own_rows : all;
     for (std::int64_t other = from; other < to; other += others) {
       __syncthreads();
       load(left, right, !of_keys, other, others);
@@ -277,9 +286,15 @@ __global__ void __launch_bounds__(mma_threads) attend_backward_mma(AttentionArgu
           const std::int64_t own = begin + row_of(i), its = other + col_of(n, i);
           const std::int64_t query = of_keys ? its : own, key = of_keys ? own : its;
           float probability = 0, slope = 0;
-          if (a.sees(query, key)) {
+          if (a.sees(query, key, its_keys)) {
             probability = kernel::exponential(p[n][i] * a.scale - log_sum_exp[query]);
-            slope = probability * (d_scores[n][i] - delta[query]);
+            float factor = 1;
+            if constexpr (drops)
+              factor = a.kept(a.kept.row(mine.sequence, q_head, query), key)
+                           ? static_cast<float>(a.kept.factor)
+                           : 0;
+            slope = probability * (d_scores[n][i] * factor - delta[query]);
+            probability *= factor;
           }
           p[n][i] = probability;
           d_scores[n][i] = slope;

@@ -27,18 +27,7 @@ class AttentionKernels::Launch {
     return std::max(plain_forward_bytes<T>(head), plain_backward_bytes<T>(head));
   }
 
-  void forward() const {
-    const Arguments& a = arguments_;
-    if constexpr (is_narrow<T>) {
-      if (a.head <= 64) return forward_mma<64>();
-      if (a.head <= 128) return forward_mma<128>();
-    }
-    constexpr int tile = attention_warps * forward_rows;
-    by_width([&]<int per_lane>() {
-      start(attend_plain<T, per_lane>, a.heads * blocks_for(a.queries, tile), attention_threads,
-            plain_forward_bytes<T>(a.head));
-    });
-  }
+  void forward() const { arguments_.kept.drops() ? forward<true>() : forward<false>(); }
 
   void backward() const {
     const Arguments& a = arguments_;
@@ -48,21 +37,41 @@ class AttentionKernels::Launch {
                        block_size, 0, stream_, a);
       check(device_, "an attention's delta", cudaGetLastError());
     }
+    a.kept.drops() ? backward<true>() : backward<false>();
+  }
+
+ private:
+  template <bool drops>
+  void forward() const {
+    const Arguments& a = arguments_;
     if constexpr (is_narrow<T>) {
-      if (a.head <= 64) return backward_mma<64>();
-      if (a.head <= 128) return backward_mma<128>();
+      if (a.head <= 64) return forward_mma<64, drops>();
+      if (a.head <= 128) return forward_mma<128, drops>();
+    }
+    constexpr int tile = attention_warps * forward_rows;
+    by_width([&]<int per_lane>() {
+      start(attend_plain<T, per_lane, drops>, a.heads * blocks_for(a.queries, tile),
+            attention_threads, plain_forward_bytes<T>(a.head));
+    });
+  }
+
+  template <bool drops>
+  void backward() const {
+    const Arguments& a = arguments_;
+    if constexpr (is_narrow<T>) {
+      if (a.head <= 64) return backward_mma<64, drops>();
+      if (a.head <= 128) return backward_mma<128, drops>();
     }
     constexpr int tile = attention_warps * backward_rows;
     const std::size_t bytes = plain_backward_bytes<T>(a.head);
     by_width([&]<int per_lane>() {
-      start(attend_backward_plain<T, per_lane, false>, a.heads * blocks_for(a.queries, tile),
+      start(attend_backward_plain<T, per_lane, false, drops>, a.heads * blocks_for(a.queries, tile),
             attention_threads, bytes);
-      start(attend_backward_plain<T, per_lane, true>, a.kv_heads * blocks_for(a.keys, tile),
+      start(attend_backward_plain<T, per_lane, true, drops>, a.kv_heads * blocks_for(a.keys, tile),
             attention_threads, bytes);
     });
   }
 
- private:
   template <int width>
   static constexpr std::size_t forward_mma_bytes = mma_bytes<T, width>(1, 2, forward_keys);
   template <int width>
@@ -71,19 +80,19 @@ class AttentionKernels::Launch {
   static constexpr std::size_t most_mma_bytes = std::max(forward_mma_bytes<width>,
                                                          backward_mma_bytes<width>);
 
-  template <int width>
+  template <int width, bool drops>
   void forward_mma() const {
     const Arguments& a = arguments_;
-    start(attend_mma<T, width>, a.heads * blocks_for(a.queries, own_rows), mma_threads,
+    start(attend_mma<T, width, drops>, a.heads * blocks_for(a.queries, own_rows), mma_threads,
           forward_mma_bytes<width>);
   }
-  template <int width>
+  template <int width, bool drops>
   void backward_mma() const {
     const Arguments& a = arguments_;
     constexpr std::size_t bytes = backward_mma_bytes<width>;
-    start(attend_backward_mma<T, width, false>, a.heads * blocks_for(a.queries, own_rows),
+    start(attend_backward_mma<T, width, false, drops>, a.heads * blocks_for(a.queries, own_rows),
           mma_threads, bytes);
-    start(attend_backward_mma<T, width, true>, a.kv_heads * blocks_for(a.keys, own_rows),
+    start(attend_backward_mma<T, width, true, drops>, a.kv_heads * blocks_for(a.keys, own_rows),
           mma_threads, bytes);
   }
 

@@ -12,6 +12,7 @@
 #include "machine/device/host/attention_packing.h"
 #include "machine/device/host/kernels.h"
 #include "machine/device/host/threads.h"
+#include "machine/device/kernels/attention_mask.h"
 #include "machine/device/kernels/functions.h"
 
 namespace machine::host {
@@ -38,11 +39,18 @@ class Workspace {
   std::int64_t taken_ = 0;
 };
 
+// The mask of a sequence.
 struct Mask {
-  bool causal;
+  bool causal = true;
+  std::int64_t length = 0;  // in keys
+
+  Mask(const AttentionForward& call, std::int64_t sequence)
+      : causal(call.options.causal),
+        length(kernel::keys_of(call.options.lengths, sequence, call.k.rows)) {}
   // Number of keys in [begin, begin + count) that the query sees.
   std::int64_t seen_by(std::int64_t query, std::int64_t begin, std::int64_t count) const {
-    return causal ? std::clamp<std::int64_t>(query + 1 - begin, 0, count) : count;
+    const std::int64_t end = causal ? std::min(query + 1, length) : length;
+    return std::clamp<std::int64_t>(end - begin, 0, count);
   }
 };
 
@@ -101,13 +109,18 @@ class Forward {
     pack_right<T>({call_.v, sequence, kv_head}, 0, call_.v.rows, width_, values_);
     const Head<T> out(call_.out, sequence, head);
     A* log_sum_exp = call_.log_sum_exp.as<A>() + (sequence * q.batch[1] + head) * q.rows;
+    mask_ = Mask(call_, sequence);
+    first_index_ = kept_.row(sequence, head, 0);
+    const A factor = static_cast<A>(kept_.factor);
     for (std::int64_t begin = 0; begin < q.rows; begin += tile_queries) {
       const std::int64_t count = std::min(tile_queries, q.rows - begin);
       pack_left<T>({q, sequence, head}, begin, round_up(count, tile_rows), q_);
       attend(begin, count);
       for (std::int64_t row = 0; row < count; ++row) {
         const A weight = total(weight_ + row * lanes<A>);
-        unpack(sums_ + row * width_, width_, 1 / weight, out, begin + row, 1);
+        // A query without keys has no weight, and its sums are zero.
+        unpack(sums_ + row * width_, width_, weight > 0 ? factor / weight : A(0), out, begin + row,
+               1);
         log_sum_exp[begin + row] = top_[row] + std::log(weight);
       }
     }
@@ -157,6 +170,7 @@ class Forward {
         sum += load(p + c);
       });
       store(weight, sum);
+      if (kept_.drops()) drop(p, begin + row + i, key, seen);
       if (tops[i] > top_[row + i]) {
         A* sums = sums_ + (row + i) * width_;
         each_vector<A>(width_,
@@ -169,9 +183,17 @@ class Forward {
                         sums_ + row * width_, width_, width_);
   }
 
+  // Zeroes the weights that dropout drops. The factor of the others is in the division at the end.
+  void drop(A* p, std::int64_t query, std::int64_t key, std::int64_t seen) const {
+    const std::int64_t row = first_index_ + query * kept_.keys + key;
+    for (std::int64_t c = 0; c < seen; ++c)
+      if (!kept_(row, c)) p[c] = 0;
+  }
+
   const AttentionForward& call_;
-  const Mask mask_{call_.options.causal};
-  std::int64_t width_, depth_, size_;
+  const kernel::KeptProbabilities kept_{call_};
+  Mask mask_{call_, 0};
+  std::int64_t width_, depth_, size_, first_index_ = 0;
   Element<T>*keys_, *values_, *q_, *weights_;
   A *p_, *sums_, *weight_, *top_;
 };
@@ -209,6 +231,7 @@ class Backward {
   // Processes one head of k and v, and all heads of q that use it, in ascending order.
   void kv_head(std::int64_t sequence, std::int64_t head) {
     const Matrix& k = call_.forward.k;
+    mask_ = Mask(call_.forward, sequence);
     pack_transposed<block_keys, T>({k, sequence, head}, keys_);
     pack_transposed<block_keys, T>({call_.forward.v, sequence, head}, values_);
     const std::int64_t padded = round_up(k.rows, block_keys);
@@ -229,6 +252,7 @@ class Backward {
         outs(call_.forward.out, sequence, head);
     const A* log_sum_exp =
         call_.forward.log_sum_exp.template as<A>() + (sequence * q.batch[1] + head) * q.rows;
+    first_index_ = kept_.row(sequence, head, 0);
     for (std::int64_t begin = 0; begin < q.rows; begin += tile_queries) {
       const std::int64_t count = std::min(tile_queries, q.rows - begin);
       const std::int64_t rows = round_up(count, tile_rows);
@@ -268,7 +292,7 @@ class Backward {
       multiply_rows<false>(Left<Element<T>>{d_out_ + row * depth_, depth_, 1},
                            values_ + key * depth_, block_keys, depth_, d_s, block_keys, computed);
       for (std::int64_t i = 0; i < tile_rows; ++i)
-        differentiate(p + i * block_keys, d_s + i * block_keys, row + i,
+        differentiate(p + i * block_keys, d_s + i * block_keys, row + i, begin + row + i, key,
                       mask_.seen_by(begin + row + i, key, keys));
       multiply_rows<true>(as_left<T>(d_s, tile_rows, block_keys, panel_),
                           key_rows_ + key / step<T> * width_, width_,
@@ -294,8 +318,10 @@ class Backward {
 
   // Replaces scores by probabilities, and gradients of probabilities by gradients of scores. Both
   // become zero from `seen` on.
-  void differentiate(A* p, A* d_s, std::int64_t row, std::int64_t seen) {
+  void differentiate(A* p, A* d_s, std::int64_t row, std::int64_t query, std::int64_t key,
+                     std::int64_t seen) {
     const A log_sum_exp = log_sum_exp_[row], delta = delta_[row], scale = scale_;
+    if (kept_.drops()) return differentiate_kept(p, d_s, row, query, key, seen);
 #pragma omp simd
     for (std::int64_t c = 0; c < block_keys; ++c) {
       const bool visible = c < seen;
@@ -306,10 +332,26 @@ class Backward {
     }
   }
 
+  // The same with dropout: probabilities that are used, and gradients of those before dropout.
+  void differentiate_kept(A* p, A* d_s, std::int64_t row, std::int64_t query, std::int64_t key,
+                          std::int64_t seen) {
+    const A factor = static_cast<A>(kept_.factor);
+    const std::int64_t first = first_index_ + query * kept_.keys + key;
+    for (std::int64_t c = 0; c < seen; ++c) {
+      const A probability = kernel::exponential(p[c] * scale_ - log_sum_exp_[row]);
+      const A kept = kept_(first, c) ? factor : A(0);
+      p[c] = probability * kept;
+      d_s[c] = probability * (d_s[c] * kept - delta_[row]);
+    }
+    std::fill(p + seen, p + block_keys, A(0));
+    std::fill(d_s + seen, d_s + block_keys, A(0));
+  }
+
   const AttentionBackward& call_;
-  const Mask mask_{call_.forward.options.causal};
+  const kernel::KeptProbabilities kept_{call_.forward};
+  Mask mask_{call_.forward, 0};
   const A scale_ = static_cast<A>(call_.forward.options.scale);
-  std::int64_t width_, depth_, size_;
+  std::int64_t width_, depth_, size_, first_index_ = 0;
   Element<T>*keys_, *values_, *key_rows_;          // of all keys
   Element<T>*q_, *d_out_, *q_rows_, *d_out_rows_;  // of a tile
   Element<T>*p_left_, *d_s_left_, *panel_;         // of a tile and a block

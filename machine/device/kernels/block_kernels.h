@@ -118,8 +118,7 @@ class BlockKernels : public ColumnKernels<Launch> {
                const Tensor& out) override {
     this->check_alike(in, {&out});
     check_equal("dropout: cols of in and out", in.cols(), out.cols());
-    if (!(probability >= 0 && probability < 1))
-      throw std::logic_error("dropout: the probability must lie in [0, 1)");
+    check_probability("dropout", probability);
     const auto least_kept = static_cast<std::uint64_t>(std::ceil(probability * 0x1p32));
     visit(in.dtype(), [&]<class T>(T) {
       using A = Value<T>;

@@ -55,6 +55,11 @@ void check_rows(const char* kernel, const Matrix& first,
                                        first.batch[0] * first.batch[1]));
 }
 
+void check_probability(const char* kernel, double probability) {
+  if (!(probability >= 0 && probability < 1))
+    throw std::logic_error(fmt::format("{}: the probability must lie in [0, 1)", kernel));
+}
+
 void refuse_dtypes(const char* kernel, Dtype in, Dtype out) {
   throw std::logic_error(
       fmt::format("{}: unsupported dtypes: {} into {}", kernel, name(in), name(out)));

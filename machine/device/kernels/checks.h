@@ -21,6 +21,7 @@ void check_heads(const char* kernel, const Matrix& first,
 // Like check_heads, and checks that there are no batches.
 void check_rows(const char* kernel, const Matrix& first,
                 std::initializer_list<const Matrix*> others);
+void check_probability(const char* kernel, double probability);  // of dropout: [0, 1)
 [[noreturn]] void refuse_dtypes(const char* kernel, Dtype in, Dtype out);
 
 // The dtype of sums of elements of `dtype`.

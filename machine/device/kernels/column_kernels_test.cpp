@@ -197,15 +197,15 @@ TEST_F(Differences, LayerNorm) {
   check(bias, d_bias, loss);
 }
 
-TEST_F(Differences, CausalSoftmax) {
+TEST_F(Differences, Softmax) {
   const Tensor scores = normal({2, 4, 4}, 5), weight = normal({2, 4, 4}, 6), p = zeros({2, 4, 4});
   const auto loss = [&] {
-    kernels.causal_softmax(scores, 0.7, p);
+    kernels.softmax(scores, 0.7, {}, p);
     return dot(p, weight);
   };
   loss();
   const Tensor d_scores = zeros({2, 4, 4});
-  kernels.causal_softmax_backward(p, weight, 0.7, d_scores);
+  kernels.softmax_backward(p, weight, 0.7, {}, d_scores);
   check(scores, d_scores, loss);
 }
 

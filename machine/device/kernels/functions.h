@@ -75,4 +75,12 @@ struct Gelu {
   }
 };
 
+// Returns the number of keys that a sequence has: its length, or all `keys` without lengths.
+SHARDMARK_BOTH constexpr std::int64_t keys_of(const std::int32_t* lengths, std::int64_t sequence,
+                                              std::int64_t keys) {
+  if (!lengths) return keys;
+  const std::int64_t length = lengths[sequence];
+  return length < 0 ? 0 : length < keys ? length : keys;
+}
+
 }  // namespace machine::kernel

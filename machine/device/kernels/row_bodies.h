@@ -88,21 +88,34 @@ struct LayerNormBackwardInput {
   }
 };
 
-// Rows are (batch, query); query q sees keys 0..q.
+// The number of keys that each row of scores [matrices, queries, keys] sees.
+struct SeenKeys {
+  SoftmaxMask mask;
+  std::int64_t queries, keys;
+  SeenKeys(const SoftmaxMask& mask, std::int64_t queries, std::int64_t keys)
+      : mask(mask), queries(queries), keys(keys) {}
+  SHARDMARK_BOTH std::int64_t of_row(std::int64_t row) const {
+    const std::int64_t sequence = row / queries / mask.matrices % mask.sequences;
+    const std::int64_t length = keys_of(mask.lengths, sequence, keys), query = row % queries;
+    return mask.causal && query + 1 < length ? query + 1 : length;
+  }
+};
+
+// Rows are (matrix, query).
 template <class T>
-struct CausalSoftmax {
+struct MaskedSoftmax {
   const T* scores;
   T* probabilities;
-  std::int64_t queries, keys;
+  SeenKeys mask;
   Value<T> scale;
 
   template <class Lanes>
   SHARDMARK_BOTH void operator()(std::int64_t row, const Lanes& lanes) const {
     using A = Value<T>;
+    const std::int64_t keys = mask.keys, seen = mask.of_row(row);
     const T* in = scores + row * keys;
     T* to = probabilities + row * keys;
     const A factor = scale;
-    const std::int64_t query = row % queries, seen = query + 1 < keys ? query + 1 : keys;
     const A top =
         lanes.template max<A>(seen, [=](std::int64_t c) { return widen(in[c]) * factor; });
     lanes.template remember<A>(
@@ -116,19 +129,19 @@ struct CausalSoftmax {
 };
 
 template <class T>
-struct CausalSoftmaxBackward {
+struct MaskedSoftmaxBackward {
   const T *probabilities, *d_probabilities;
   T* d_scores;
-  std::int64_t queries, keys;
+  SeenKeys mask;
   Value<T> scale;
 
   template <class Lanes>
   SHARDMARK_BOTH void operator()(std::int64_t row, const Lanes& lanes) const {
     using A = Value<T>;
+    const std::int64_t keys = mask.keys, seen = mask.of_row(row);
     const T *p = probabilities + row * keys, *slope = d_probabilities + row * keys;
     T* to = d_scores + row * keys;
     const A factor = scale;
-    const std::int64_t query = row % queries, seen = query + 1 < keys ? query + 1 : keys;
     const A dot =
         lanes.template sum<A>(seen, [=](std::int64_t c) { return widen(slope[c]) * widen(p[c]); });
     lanes.each(seen, [=](std::int64_t c) {

@@ -47,22 +47,24 @@ class RowKernels : public ElementKernels<Launch> {
     });
   }
 
-  void causal_softmax(const Tensor& scores, double scale, const Tensor& probabilities) override {
+  void softmax(const Tensor& scores, double scale, const SoftmaxMask& mask,
+               const Tensor& probabilities) override {
     this->check_alike(scores, {&probabilities});
     visit(scores.dtype(), [&]<class T>(T) {
-      run_rows(scores, CausalSoftmax<T>{scores.as<T>(), probabilities.as<T>(), queries_of(scores),
-                                        scores.cols(), static_cast<Value<T>>(scale)});
+      run_rows(scores, MaskedSoftmax<T>{scores.as<T>(), probabilities.as<T>(),
+                                        SeenKeys(mask, queries_of(scores), scores.cols()),
+                                        static_cast<Value<T>>(scale)});
     });
   }
 
-  void causal_softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities,
-                               double scale, const Tensor& d_scores) override {
+  void softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities, double scale,
+                        const SoftmaxMask& mask, const Tensor& d_scores) override {
     this->check_alike(probabilities, {&d_probabilities, &d_scores});
     visit(probabilities.dtype(), [&]<class T>(T) {
-      run_rows(probabilities,
-               CausalSoftmaxBackward<T>{probabilities.as<T>(), d_probabilities.as<T>(),
-                                        d_scores.as<T>(), queries_of(probabilities),
-                                        probabilities.cols(), static_cast<Value<T>>(scale)});
+      run_rows(probabilities, MaskedSoftmaxBackward<T>{
+                                  probabilities.as<T>(), d_probabilities.as<T>(), d_scores.as<T>(),
+                                  SeenKeys(mask, queries_of(probabilities), probabilities.cols()),
+                                  static_cast<Value<T>>(scale)});
     });
   }
 
@@ -136,8 +138,7 @@ class RowKernels : public ElementKernels<Launch> {
   }
   static std::int64_t queries_of(const Tensor& scores) {
     const Shape& shape = scores.shape();
-    if (shape.rank() < 2)
-      throw std::logic_error("causal_softmax: scores must be [..., queries, keys]");
+    if (shape.rank() < 2) throw std::logic_error("softmax: scores must be [..., queries, keys]");
     return shape[shape.rank() - 2];
   }
 };

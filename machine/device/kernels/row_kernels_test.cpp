@@ -1,5 +1,7 @@
 #include "machine/device/kernels/row_kernels.h"
 
+#include <tuple>
+
 #include "machine/testing/on_device.h"
 
 namespace machine {
@@ -21,6 +23,26 @@ class RowKernels : public OnDevice {
     return upload(token_values);
   }
   std::vector<std::int32_t> token_values;
+
+  // Scores [matrices, queries, keys]. With lengths, two matrices belong to a sequence, and the
+  // sequences repeat.
+  struct Scores {
+    std::int64_t matrices, queries, keys;
+    bool causal = true;
+    std::vector<std::int32_t> lengths = {};
+
+    std::int64_t seen_by(std::int64_t row) const {
+      const auto sequence = static_cast<std::size_t>(row / queries / 2);
+      const std::int64_t own =
+          lengths.empty() ? keys : std::min<std::int64_t>(keys, lengths[sequence % lengths.size()]);
+      return causal ? std::min(row % queries + 1, own) : own;
+    }
+  };
+  SoftmaxMask mask_of(const Scores& s, const Memory& lengths) {
+    if (s.lengths.empty()) return {.causal = s.causal};
+    return {s.causal, static_cast<const std::int32_t*>(lengths.data()),
+            static_cast<std::int64_t>(s.lengths.size()), 2};
+  }
 };
 
 std::size_t at(std::int64_t row, std::int64_t cols, std::int64_t col) {
@@ -130,33 +152,40 @@ TEST_P(RowKernels, LayerNormBackwardInput) {
 
 // The argument of the exponential has a roundoff per term, the exponential has 4. A sum, a division
 // and a product follow.
-TEST_P(RowKernels, CausalSoftmax) {
-  struct Case {
-    std::int64_t batches, queries, keys;
-  };
-  for (const auto [batches, queries, keys] :
-       {Case{1, 1, 1}, {3, 7, 7}, {2, 40, 40}, {1, 5, 9}, {1, 9, 5}, {1, 3, 2100}, {1, 300, 300}}) {
+TEST_P(RowKernels, Softmax) {
+  for (const Scores& s : std::vector<Scores>{{1, 1, 1},
+                                             {3, 7, 7},
+                                             {2, 40, 40},
+                                             {1, 5, 9},
+                                             {1, 9, 5},
+                                             {1, 3, 2100},
+                                             {1, 300, 300},
+                                             {2, 6, 40, false},
+                                             {6, 5, 45, false, {45, 0, 17}},
+                                             {12, 50, 50, true, {60, 20, 1}}}) {
+    const auto [batches, queries, keys] = std::tuple(s.matrices, s.queries, s.keys);
+    const Memory lengths = upload(s.lengths.empty() ? std::vector<std::int32_t>{0} : s.lengths);
     const Tensor scores = random({batches, queries, keys}, -20, 20);
     const Tensor p = empty({batches, queries, keys});
-    kernels().causal_softmax(scores, 0.125, p);
-    const Values s = to_doubles(scores), got = to_doubles(p);
+    kernels().softmax(scores, 0.125, mask_of(s, lengths), p);
+    const Values in = to_doubles(scores), got = to_doubles(p);
     std::vector<Real> reference, error;
     for (std::int64_t row = 0; row < batches * queries; ++row) {
-      const std::int64_t seen = std::min(row % queries + 1, keys);
+      const std::int64_t seen = s.seen_by(row);
       Real top = -INFINITY, sum = 0, largest = 0;
-      for (std::int64_t c = 0; c < seen; ++c) top = std::max(top, 0.125L * s[at(row, keys, c)]);
+      for (std::int64_t c = 0; c < seen; ++c) top = std::max(top, 0.125L * in[at(row, keys, c)]);
       for (std::int64_t c = 0; c < seen; ++c) {
-        const Real z = 0.125L * s[at(row, keys, c)];
+        const Real z = 0.125L * in[at(row, keys, c)];
         sum += std::exp(z - top);
         largest = std::max(largest, std::abs(z) + std::abs(top) + std::abs(z - top) + 4);
       }
       for (std::int64_t c = 0; c < keys; ++c) {
         const bool visible = c < seen;
-        reference.push_back(visible ? std::exp(0.125L * s[at(row, keys, c)] - top) / sum : 0);
+        reference.push_back(visible ? std::exp(0.125L * in[at(row, keys, c)] - top) / sum : 0);
         error.push_back(1.01L * u() * (2 * largest + static_cast<Real>(seen) + 2) *
                         reference.back());
         if (!visible) {
-          ASSERT_EQ(got[at(row, keys, c)], 0) << "key after the query";
+          ASSERT_EQ(got[at(row, keys, c)], 0) << "masked key";
         }
       }
     }
@@ -164,33 +193,39 @@ TEST_P(RowKernels, CausalSoftmax) {
   }
 }
 
-TEST_P(RowKernels, CausalSoftmaxBackward) {
-  constexpr std::int64_t batches = 2, queries = 45, keys = 45;
-  const Tensor p = random({batches, queries, keys}, 0, 0.1),
-               slope = random({batches, queries, keys});
-  const Values pv = to_doubles(p), d = to_doubles(slope);
-  kernels().causal_softmax_backward(p, slope, 0.3, slope);  // in place
-  const Values got = to_doubles(slope);
-  std::vector<Real> reference, error;
-  for (std::int64_t row = 0; row < batches * queries; ++row) {
-    const std::int64_t seen = row % queries + 1;
-    Real dot = 0, size = 0;
-    for (std::int64_t c = 0; c < seen; ++c) {
-      const Real term = Real{pv[at(row, keys, c)]} * d[at(row, keys, c)];
-      dot += term;
-      size += std::abs(term);
-    }
-    for (std::int64_t c = 0; c < keys; ++c) {
-      const Real probability = c < seen ? pv[at(row, keys, c)] : 0;
-      reference.push_back(0.3L * probability * (d[at(row, keys, c)] - dot));
-      error.push_back(1.01L * u() * static_cast<Real>(seen + 6) * 0.3L * probability *
-                      (std::abs(d[at(row, keys, c)]) + size));
-      if (c >= seen) {
-        ASSERT_EQ(got[at(row, keys, c)], 0) << "key after the query";
+TEST_P(RowKernels, SoftmaxBackward) {
+  for (const Scores& s : std::vector<Scores>{{2, 45, 45},
+                                             {2, 45, 45, false},
+                                             {8, 45, 45, true, {45, 31}},
+                                             {8, 45, 45, false, {0, 31}}}) {
+    const auto [batches, queries, keys] = std::tuple(s.matrices, s.queries, s.keys);
+    const Memory lengths = upload(s.lengths.empty() ? std::vector<std::int32_t>{0} : s.lengths);
+    const Tensor p = random({batches, queries, keys}, 0, 0.1),
+                 slope = random({batches, queries, keys});
+    const Values pv = to_doubles(p), d = to_doubles(slope);
+    kernels().softmax_backward(p, slope, 0.3, mask_of(s, lengths), slope);  // in place
+    const Values got = to_doubles(slope);
+    std::vector<Real> reference, error;
+    for (std::int64_t row = 0; row < batches * queries; ++row) {
+      const std::int64_t seen = s.seen_by(row);
+      Real dot = 0, size = 0;
+      for (std::int64_t c = 0; c < seen; ++c) {
+        const Real term = Real{pv[at(row, keys, c)]} * d[at(row, keys, c)];
+        dot += term;
+        size += std::abs(term);
+      }
+      for (std::int64_t c = 0; c < keys; ++c) {
+        const Real probability = c < seen ? pv[at(row, keys, c)] : 0;
+        reference.push_back(0.3L * probability * (d[at(row, keys, c)] - dot));
+        error.push_back(1.01L * u() * static_cast<Real>(seen + 6) * 0.3L * probability *
+                        (std::abs(d[at(row, keys, c)]) + size));
+        if (c >= seen) {
+          ASSERT_EQ(got[at(row, keys, c)], 0) << "masked key";
+        }
       }
     }
+    expect_within(got, reference, error, dtype());
   }
-  expect_within(got, reference, error, dtype());
 }
 
 TEST_P(RowKernels, EmbeddingOfAShard) {
@@ -293,7 +328,7 @@ TEST_P(RowKernels, MismatchesAreRejected) {
   EXPECT_THROW(kernels().add_bias(x, short_vector, x), std::logic_error);
   EXPECT_THROW(kernels().layer_norm(x, vector, vector, 1e-5, x, short_vector, short_vector),
                std::logic_error);
-  EXPECT_THROW(kernels().causal_softmax(vector, 1, vector), std::logic_error);
+  EXPECT_THROW(kernels().softmax(vector, 1, {}, vector), std::logic_error);
   EXPECT_THROW(kernels().embedding(nullptr, random({3, 5}), 0, x), std::logic_error);
 }
 
