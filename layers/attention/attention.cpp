@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "machine/base/error.h"
-#include "machine/device/flash_attention.h"
 #include "machine/world/step_clock.h"
 
 namespace layers {
@@ -167,12 +166,20 @@ void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
   }
 }
 
+machine::AttentionOptions Attention::options_of(const Draw& draw, std::int64_t block) const {
+  const std::int64_t all_heads = heads_ * context_.tp.size();
+  const std::int64_t head = heads_ * context_.tp.rank() + block * group_heads_;
+  return {.scale = scale_,
+          .dropout = {dropout_, random_key(draw.seed, dropout_name_),
+                      draw.first_token / sequence_ * all_heads + head, all_heads}};
+}
+
 void Attention::attend_blockwise(Saved& saved, Category kept) const {
   saved.log_sum_exp = context_.row_values(saved.qkv.rows() * heads_, kept);
   saved.context = context_.tensor({saved.qkv.rows(), heads_ * head_}, kept);
   for (std::int64_t block = 0; block < blocks(); ++block) {
     const auto [q, k, v] = block_of(saved.qkv, block);
-    flash_attention(context_.stream(), q, k, v, {.scale = scale_},
+    flash_attention(context_.stream(), q, k, v, options_of(saved.draw, block),
                     block_of_context(saved.context, block),
                     block_of_rows(saved.log_sum_exp, block));
   }
@@ -182,9 +189,10 @@ void Attention::attend_blockwise_backward(const Tensor& d_context, Saved& saved)
   for (std::int64_t block = 0; block < blocks(); ++block) {
     const auto [q, k, v] = block_of(saved.qkv, block);
     const auto [d_q, d_k, d_v] = block_of(saved.d_qkv, block);
-    flash_attention_backward(
-        context_.stream(), q, k, v, {.scale = scale_}, block_of_context(saved.context, block),
-        block_of_rows(saved.log_sum_exp, block), block_of_context(d_context, block), d_q, d_k, d_v);
+    flash_attention_backward(context_.stream(), q, k, v, options_of(saved.draw, block),
+                             block_of_context(saved.context, block),
+                             block_of_rows(saved.log_sum_exp, block),
+                             block_of_context(d_context, block), d_q, d_k, d_v);
   }
 }
 

@@ -13,7 +13,7 @@
 //
 // config.attention_dropout (Srivastava et al. 2014, JMLR 15) drops elements of p as in dropout.h.
 // The index counts all sequences of the training, heads, queries and keys. p is kept without
-// dropout, and backward applies dropout again.
+// dropout, and backward applies dropout again. The blockwise kernel drops the same elements.
 //
 // With rotary positions (Su et al. 2021, arXiv:2104.09864) q and k are rotated in place by the
 // position of their row in its sequence, and their gradients are rotated back.
@@ -35,6 +35,7 @@
 #include "layers/dropout.h"
 #include "layers/gpt_config.h"
 #include "layers/row_parallel_linear.h"
+#include "machine/device/flash_attention.h"
 #include "machine/device/gemm.h"
 
 namespace layers {
@@ -76,6 +77,7 @@ class Attention {
   Block block_of(const Tensor& qkv, std::int64_t block) const;
   Matrix block_of_context(const Tensor& context, std::int64_t block) const;
   Tensor block_of_rows(const Tensor& log_sum_exp, std::int64_t block) const;
+  machine::AttentionOptions options_of(const Draw& draw, std::int64_t block) const;
   Tensor make_scores(std::int64_t tokens, Category category) const;
   Tensor make_probabilities(const Tensor& qkv, Category category) const;
   // Applies dropout to probabilities or to their gradients. `out` may be `in`.

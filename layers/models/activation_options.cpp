@@ -53,10 +53,6 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_
     machine::reject(
         "recompute-granularity selective does not support use-flash-attn, which keeps no "
         "probabilities; leave out one of the two");
-  if (use_flash_attn && config.attention_dropout > 0)
-    machine::reject(
-        "attention-dropout {} does not support use-flash-attn; leave out one of the two",
-        config.attention_dropout);
   if (recompute_num_layers < 1 || recompute_num_layers > layers_of_stage)
     machine::reject("recompute-num-layers is {}; expected 1 to {}, the layers of a stage",
                     recompute_num_layers, layers_of_stage);

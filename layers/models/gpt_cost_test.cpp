@@ -221,8 +221,7 @@ std::vector<Costs> cost_cases() {
         options.sequence_parallel = sequence_parallel;
         cases.push_back({config, tp, stages, sequences, dtype, options});
         if (options.recompute_num_layers > 1 ||
-            options.recompute_granularity == RecomputeGranularity::selective ||
-            config.attention_dropout > 0)
+            options.recompute_granularity == RecomputeGranularity::selective)
           continue;
         options.use_flash_attn = true;
         cases.push_back({config, tp, stages, sequences, dtype, options});
