@@ -158,6 +158,9 @@ struct GptStep : StepUnit {
     add(edges, "edges", pairs + Variations{dropout, rows_cut, full_recompute},
         grids({2}, {2}, {1}, {1}));
     add(edges, "edges",
+        pairs + Variations{dropout, vary("use-flash-attn", {"on"}), vary("zero-stage", {"3"})},
+        grids({4}, {2}, {1}, {2}));
+    add(edges, "edges",
         {tiny, in_bfloat16, vary("schedule", {"gpipe"}), vary("zero-stage", {"0"}),
          vary("global-batch-size", {"9"})},
         grids({6}, {1}, {2}, {3}));
