@@ -42,11 +42,12 @@ std::string why_not_nccl(const World& world, const Group& group) {
 
 }  // namespace
 
-std::unique_ptr<Link> connect(World& world, const Group& group, Transport transport) {
+std::unique_ptr<Link> connect(World& world, const Group& group, Transport transport,
+                              LinkStream stream) {
   if (const std::string reason = why_not(world, group, transport); !reason.empty())
     throw MachineError(reason);
-  if (transport == Transport::cuda_ipc) return cuda::connect_ipc(world, group);
-  if (transport == Transport::nccl) return cuda::connect_nccl(world, group);
+  if (transport == Transport::cuda_ipc) return cuda::connect_ipc(world, group, stream);
+  if (transport == Transport::nccl) return cuda::connect_nccl(world, group, stream);
   std::unique_ptr<Link> link;
   if (transport == Transport::mpi)
     link = std::make_unique<MpiLink>(group, make_communicator(group), world.wait_policy());

@@ -12,8 +12,10 @@
 namespace machine {
 
 // Creates a link with the world's faults (World::faults). Collective over the group. Throws
-// MachineError with why_not's reason if this transport cannot connect the ranks.
-std::unique_ptr<Link> connect(World& world, const Group& group, Transport transport);
+// MachineError with why_not's reason if this transport cannot connect the ranks. `stream` is only
+// for cuda_ipc and nccl.
+std::unique_ptr<Link> connect(World& world, const Group& group, Transport transport,
+                              LinkStream stream = LinkStream::of_device);
 
 // Returns the reason why connect would fail, or empty. Each rank checks only its own host.
 std::string why_not(const World& world, const Group& group, Transport transport);

@@ -8,10 +8,10 @@ namespace machine::cuda {
 
 bool has_nccl() { return false; }
 std::string why_not_peers(std::uint64_t, std::uint64_t) { return "this build has no CUDA"; }
-std::unique_ptr<Link> connect_ipc(World&, const Group&) {
+std::unique_ptr<Link> connect_ipc(World&, const Group&, LinkStream) {
   throw std::logic_error("cuda_ipc in a build without CUDA");
 }
-std::unique_ptr<Link> connect_nccl(World&, const Group&) {
+std::unique_ptr<Link> connect_nccl(World&, const Group&, LinkStream) {
   throw std::logic_error("nccl in a build without CUDA");
 }
 

@@ -87,6 +87,7 @@ class IpcNeighbours final : public Neighbours {
  public:
   struct Wiring {
     Device* device;
+    std::unique_ptr<Stream> own_stream;  // null: the device's
     int rank;
     bool threads;
     std::shared_ptr<OwnEvents> own;
@@ -102,16 +103,18 @@ class IpcNeighbours final : public Neighbours {
   IpcNeighbours(const IpcNeighbours&) = delete;
   IpcNeighbours& operator=(const IpcNeighbours&) = delete;
 
-  Stream& stream() override { return wiring_.device->stream(); }
+  Stream& stream() override {
+    return wiring_.own_stream ? *wiring_.own_stream : wiring_.device->stream();
+  }
   void record(Mark mark, int peer, std::uint64_t number) override {
     make_current(device_.index);
-    SHARDMARK_CUDA(device_.index, cudaEventRecord(event(wiring_.own->for_peer(peer), mark, number),
-                                                  device_.stream));
+    SHARDMARK_CUDA(device_.index,
+                   cudaEventRecord(event(wiring_.own->for_peer(peer), mark, number), queue_));
   }
   void wait(Mark mark, int peer, std::uint64_t number) override {
     make_current(device_.index);
     SHARDMARK_CUDA(device_.index,
-                   cudaStreamWaitEvent(device_.stream, event(theirs_[peer], mark, number), 0));
+                   cudaStreamWaitEvent(queue_, event(theirs_[peer], mark, number), 0));
   }
   std::uint64_t address(const void* data, std::size_t bytes) override;
   std::byte* at(int peer, std::uint64_t address) override;
@@ -131,6 +134,7 @@ class IpcNeighbours final : public Neighbours {
 
   Wiring wiring_;
   Internals device_;
+  cudaStream_t queue_;                           // stream()
   std::shared_ptr<const void> kept_;             // own arenas
   std::vector<EventRings> theirs_;               // by peer: its events for this rank
   std::vector<std::vector<std::byte*>> mapped_;  // by peer: its arenas; null: not mapped yet
@@ -139,6 +143,7 @@ class IpcNeighbours final : public Neighbours {
 IpcNeighbours::IpcNeighbours(Wiring wiring)
     : wiring_(std::move(wiring)),
       device_(internals(*wiring_.device)),
+      queue_(handle_of(stream())),
       kept_(device_.arenas->keep()),
       theirs_(wiring_.events.size()),
       mapped_(wiring_.events.size()) {
@@ -309,7 +314,7 @@ std::string why_not_peers(std::uint64_t from, std::uint64_t to) {
   return can ? "" : fmt::format("device {} has no peer access to device {}", here, there);
 }
 
-std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
+std::unique_ptr<Link> connect_ipc(World& world, const Group& group, LinkStream stream) {
   IpcNeighbours::Wiring wiring;
   wiring.device = &world.device();
   wiring.rank = group.index;
@@ -327,6 +332,7 @@ std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
     if (hidden) arena = world.device().allocate(1, Category::buffers);
     const int device = internals(*wiring.device).index;
     if (wiring.threads) enable_peers(world, group, device);
+    if (stream == LinkStream::own) wiring.own_stream = wiring.device->make_stream();
     wiring.own = std::make_shared<OwnEvents>(device, group.size(), group.index, !wiring.threads);
     mine += words_of(*wiring.own, group.size(), group.index, wiring.threads, device);
   } catch (const MachineError& error) {

@@ -22,6 +22,16 @@ Traffic& Traffic::operator+=(const Traffic& other) {
   return *this;
 }
 
+bool Link::has_own_stream() const { return stream() && stream() != &stream()->device().stream(); }
+
+void Link::start_after_device() {
+  if (has_own_stream()) stream()->wait(*stream()->device().stream().record());
+}
+
+void Link::end_before_device() {
+  if (has_own_stream()) stream()->device().stream().wait(*stream()->record());
+}
+
 bool Link::stages(const Device& device) const {
   return stream() == nullptr && !device.readable_by_host();
 }

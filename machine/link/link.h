@@ -6,8 +6,9 @@
 //   nccl           a CUDA device for each rank; NCCL's point-to-point
 //
 // cuda_ipc and nccl work in stream order. They move memory of the world's device, and their calls
-// only enqueue on its stream (stream()). A later kernel on that stream sees the received data. For
-// these transports, "until" below orders only work that is enqueued afterwards.
+// only enqueue on stream(): the device's stream, or a stream of the link (LinkStream). A later
+// kernel on that stream sees the received data. For these transports, "until" below orders only
+// work that is enqueued afterwards.
 //
 // Channels are FIFO for each ordered pair of ranks. The k-th receive from a peer matches that
 // peer's k-th send to this rank, and their sizes must agree. send only starts the transfer. Its
@@ -47,6 +48,10 @@ constexpr bool between_devices(Transport transport) {
 // of all ranks with ncclCommWindowRegister.
 enum class Registered : unsigned char { no, buffer, window };
 
+// The stream of a link between devices. Work in a link's own stream runs beside the work of the
+// device's stream, unless the caller orders the two (start_after_device, end_before_device).
+enum class LinkStream : unsigned char { of_device, own };
+
 struct Traffic {
   std::uint64_t bytes_sent = 0, messages_sent = 0, bytes_received = 0, messages_received = 0;
   bool operator==(const Traffic&) const = default;
@@ -77,6 +82,12 @@ class Link {
   virtual Transport transport() const = 0;
   // The device's stream that calls are enqueued on; null if calls are complete when they return.
   virtual Stream* stream() const { return nullptr; }
+  // Whether stream() is not the device's. The others do nothing if it is, or without a stream.
+  bool has_own_stream() const;
+  // Later calls start after the work that the device's stream has now.
+  void start_after_device();
+  // Later work of the device's stream starts after the calls so far.
+  void end_before_device();
   // Whether memory of the device must pass through host memory.
   bool stages(const Device& device) const;
 

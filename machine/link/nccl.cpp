@@ -24,7 +24,7 @@ NcclLink::NcclLink(Group group, Wiring wiring)
 NcclLink::~NcclLink() {
   try {
     flush();
-    wiring_.device->stream().synchronize();
+    stream()->synchronize();
     if (wiring_.communicator) wiring_.communicators->give_back(group(), wiring_.communicator);
   } catch (const MachineError&) {
     abort();  // a peer or the device is lost; the run already ends with that failure
@@ -37,7 +37,7 @@ ncclComm_t NcclLink::communicator() const {
   return wiring_.communicator;
 }
 
-cudaStream_t NcclLink::queue() const { return cuda::internals(*wiring_.device).stream; }
+cudaStream_t NcclLink::queue() const { return cuda::handle_of(*stream()); }
 
 void NcclLink::make_current() const { cuda::make_current(index_); }
 
@@ -113,12 +113,13 @@ namespace cuda {
 
 bool has_nccl() { return true; }
 
-std::unique_ptr<Link> connect_nccl(World& world, const Group& group) {
+std::unique_ptr<Link> connect_nccl(World& world, const Group& group, LinkStream stream) {
   Device& device = world.device();
   auto& communicators = world.kept<NcclCommunicators>();
-  NcclLink::Wiring wiring{&device, &communicators, nullptr, {}, world.wait_policy()};
+  NcclLink::Wiring wiring{&device, nullptr, &communicators, nullptr, {}, world.wait_policy()};
   wiring.communicator = communicators.take(world, group, [&] {
     make_current(internals(device).index);
+    if (stream == LinkStream::own) wiring.own_stream = device.make_stream();
     wiring.bytes = device.allocate(NcclLink::spare_bytes, Category::links);
   });
   return std::make_unique<NcclLink>(group, std::move(wiring));

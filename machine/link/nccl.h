@@ -24,6 +24,7 @@ class NcclLink final : public Link {
   // What a link uses. The ranks of the communicator are the group's, in order, on `device`.
   struct Wiring {
     Device* device;
+    std::unique_ptr<Stream> own_stream;  // null: the link uses the device's
     NcclCommunicators* communicators;
     ncclComm_t communicator;  // is given back
     Memory bytes;             // spare_bytes
@@ -32,7 +33,9 @@ class NcclLink final : public Link {
   NcclLink(Group group, Wiring wiring);
   ~NcclLink() override;
   Transport transport() const override { return Transport::nccl; }
-  Stream* stream() const override { return &wiring_.device->stream(); }
+  Stream* stream() const override {
+    return wiring_.own_stream ? wiring_.own_stream.get() : &wiring_.device->stream();
+  }
   bool is_rendezvous() const override { return true; }
   Memory allocate_registered(std::size_t bytes, Category category, Registered how) override;
 

@@ -7,7 +7,7 @@
 namespace machine::cuda {
 
 bool has_nccl() { return false; }
-std::unique_ptr<Link> connect_nccl(World&, const Group&) {
+std::unique_ptr<Link> connect_nccl(World&, const Group&, LinkStream) {
   throw std::logic_error("nccl in a build without NCCL");
 }
 

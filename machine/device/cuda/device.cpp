@@ -312,6 +312,8 @@ Internals internals(Device& device) {
   return {ours.index(), dynamic_cast<CudaStream&>(ours.stream()).get(), &ours.arenas()};
 }
 
+cudaStream_t handle_of(Stream& stream) { return dynamic_cast<CudaStream&>(stream).get(); }
+
 int index_of(std::uint64_t identity) {
   const auto found = std::ranges::find(gpus(), identity, &Gpu::identity);
   return found == gpus().end() ? -1 : static_cast<int>(found - gpus().begin());

@@ -17,6 +17,8 @@ struct Internals {
 };
 // Throws std::bad_cast if the device is not a CUDA device.
 Internals internals(Device& device);
+// Throws std::bad_cast if the stream is not of a CUDA device.
+cudaStream_t handle_of(Stream& stream);
 
 // Returns the number of this process's device with that Device::identity, or -1.
 int index_of(std::uint64_t identity);
