@@ -109,7 +109,7 @@ TEST(Execution, PlansForItsOwnRankOnly) {
     return find_algorithm(machine::Operation::all_reduce, "direct").plan(call);
   };
   const auto device = machine::make_host_device();
-  const Execution execution({&direct, count}, 100, 4096, *device);
+  const Execution execution({&direct, count}, 100, 4096, device->stream());
   EXPECT_FALSE(planned.empty());
   for (const int rank : planned) EXPECT_EQ(rank, 100);
 }

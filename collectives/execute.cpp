@@ -39,11 +39,11 @@ machine::Store store_of(const Layout& layout, const CallKey& key, int ranks) {
 
 }  // namespace
 
-Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
+Execution::Execution(const CallKey& key, int rank, int ranks, machine::Stream& stream,
                      const std::vector<Round>* rounds)
-    : stream_(device.stream()),
+    : stream_(stream),
       kernels_(stream_.kernels()),
-      on_host_(device.readable_by_host()),
+      on_host_(stream.device().readable_by_host()),
       label_{key.algorithm->operation, key.dtype} {
   const std::size_t size = size_of(key.dtype);
   const Call call =
@@ -53,8 +53,8 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& d
   const Layout layout(key.algorithm->operation, plan, call, key.count);
   store_ = store_of(layout, key, ranks);
   if (plan.bays > 0)
-    scratch_ = device.allocate(static_cast<std::size_t>(layout.scratch_elements()) * size,
-                               machine::Category::buffers);
+    scratch_ = stream_.device().allocate(static_cast<std::size_t>(layout.scratch_elements()) * size,
+                                         machine::Category::buffers);
   BoundPlan bound = bind(plan, layout, key.in_place, size, store_);
   actions_ = std::move(bound.actions);
   if (rounds)

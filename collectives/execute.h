@@ -39,15 +39,14 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
 
 class Execution {
  public:
-  // Allocates the plan's scratch, if it has any, on the device, and keeps it. For rendezvous links
-  // (Link::is_rendezvous) it requires the rounds and also allocates the staging of received parts,
-  // in the category links.
-  Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
+  // Allocates the plan's scratch, if it has any, on the stream's device, and keeps it. For
+  // rendezvous links (Link::is_rendezvous) it requires the rounds and also allocates the staging of
+  // received parts, in the category links.
+  Execution(const CallKey& key, int rank, int ranks, machine::Stream& stream,
             const std::vector<Round>* rounds = nullptr);
 
   // Sums round to the dtype after each addition. The buffers are memory of the device. Returns when
-  // peers have read all data that they need. If the link has a stream, this holds in the order of
-  // the device's stream.
+  // peers have read all data that they need. If the link has a stream, this holds in its order.
   void run(machine::Link& link, machine::Reduction reduction, const std::byte* input,
            std::byte* output);
 

@@ -60,8 +60,8 @@ class ByControlPlane final : public Agreement {
 }  // namespace
 
 Communicator::Communicator(machine::World& world, const machine::Group& group,
-                           machine::Transport transport)
-    : Communicator(world, machine::connect(world, group, transport)) {}
+                           machine::Transport transport, machine::LinkStream stream)
+    : Communicator(world, machine::connect(world, group, transport, stream)) {}
 
 Communicator::Communicator(machine::World& world, std::unique_ptr<machine::Link> link)
     : world_(world),
@@ -166,7 +166,7 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
     }
     found =
         executions_
-            .emplace(key, std::make_unique<Execution>(key, rank(), size(), device(), rounds(key)))
+            .emplace(key, std::make_unique<Execution>(key, rank(), size(), stream(), rounds(key)))
             .first;
   }
   last_key_ = &found->first;
@@ -202,20 +202,45 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
 
   const machine::Dtype dtype = present.dtype();
   if (algorithm.empty() && size() > 1) algorithm = algorithms_.of(operation);
+  // A first call allocates memory in the order of the device's stream, so the link's stream starts
+  // after it.
+  const auto in_order = [&](const auto& work) {
+    link_->start_after_device();
+    work();
+    if (!apart_) link_->end_before_device();
+  };
   if (algorithm == library) {
     link_->count_as({operation, dtype});
-    run_library({operation, dtype, reduction, count, root, in_place, traffic.get()}, *link_,
-                device().stream().kernels(), in.data(), out.data());
-    return;
+    return in_order([&] {
+      run_library({operation, dtype, reduction, count, root, in_place, traffic.get()}, *link_,
+                  stream().kernels(), in.data(), out.data());
+    });
   }
   if (algorithm.empty())
     algorithm = default_algorithm(operation, link_->transport(), present.bytes(), size());
   const CallKey key{
       &find_algorithm(operation, algorithm), count, dtype, in_place, root, inner_, traffic};
-  execution(key, call).run(*link_, reduction, static_cast<const std::byte*>(in.data()),
-                           static_cast<std::byte*>(out.data()));
-  if (reduction == machine::Reduction::avg && reduces(operation) && held.output != Extent::none)
-    device().stream().kernels().divide(dtype, out.data(), out.size(), size());
+  Execution& plan = execution(key, call);
+  in_order([&] {
+    plan.run(*link_, reduction, static_cast<const std::byte*>(in.data()),
+             static_cast<std::byte*>(out.data()));
+    if (reduction == machine::Reduction::avg && reduces(operation) && held.output != Extent::none)
+      stream().kernels().divide(dtype, out.data(), out.size(), size());
+  });
+}
+
+std::unique_ptr<machine::Event> Communicator::run_apart(const std::function<void()>& queue_calls) {
+  if (!link_->has_own_stream())
+    throw std::logic_error(
+        fmt::format("the link of group {} has no stream of its own", group().name));
+  struct Apart {
+    explicit Apart(bool& is) : is(is) { is = true; }
+    ~Apart() { is = false; }
+    bool& is;
+  } apart(apart_);
+  link_->start_after_device();
+  queue_calls();
+  return stream().record();
 }
 
 void Communicator::all_reduce(const Tensor& in, const Tensor& out, std::string_view algorithm,

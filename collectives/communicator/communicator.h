@@ -6,13 +6,15 @@
 //   tp.all_reduce(partial, whole);                       // may be the same tensor
 //
 // Tensors of all ranks of a call agree in dtype and size. Over cuda_ipc and nccl they are on the
-// world's CUDA device, and calls are queued on its stream. Over other transports, tensors of a CUDA
+// world's CUDA device, and calls are queued on its stream, or on a stream of the link that starts
+// after it and that it waits for (LinkStream::own). Over other transports, tensors of a CUDA
 // device are staged through host memory (staging.h), and the copy of a result is queued. Sums round
 // once per addition to the tensors' dtype, in the order of the plan. This order is the same on
 // every rank, so results of all_reduce are bitwise equal on all ranks. avg divides the sum once.
 // Operations that only move data ignore the reduction. Throws machine::Timeout,
 // machine::PeerFailure, and std::invalid_argument for sizes that do not match.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string_view>
@@ -40,7 +42,8 @@ class Communicator {
   using Tensor = machine::Tensor;
 
  public:
-  Communicator(machine::World& world, const machine::Group& group, machine::Transport transport);
+  Communicator(machine::World& world, const machine::Group& group, machine::Transport transport,
+               machine::LinkStream stream = machine::LinkStream::of_device);
   Communicator(machine::World& world, std::unique_ptr<machine::Link> link);
   ~Communicator();
 
@@ -84,6 +87,11 @@ class Communicator {
   }
   void barrier(std::string_view algorithm = {});
 
+  // Calls queue_calls, which calls this communicator and may queue other work on the link's stream.
+  // The device's stream does not wait for it. Returns the end of the work, which the device's
+  // stream can wait for. Throws std::logic_error unless the link has a stream of its own.
+  std::unique_ptr<machine::Event> run_apart(const std::function<void()>& queue_calls);
+
   // Runs any operation by name. Ranks other than the root ignore `in` of broadcast and scatter, and
   // `out` of reduce and gather. The root's `in` of scatter and `out` of gather have size() times
   // the elements of a share. send_receive sends `in` to the next rank and receives `out` from the
@@ -99,6 +107,8 @@ class Communicator {
   void set_inner(int inner);  // throws std::invalid_argument unless it divides size()
   // The device whose buffers the link moves without staging.
   machine::Device& device() const;
+  // The stream that calls are queued on.
+  machine::Stream& stream() const { return link_->stream() ? *link_->stream() : device().stream(); }
   // Returns the rounds of a call over a rendezvous link; null for other links. The first call with
   // a key agrees on the rounds over the world's control plane. It is collective, on the rank's own
   // thread.
@@ -111,6 +121,7 @@ class Communicator {
   machine::World& world_;
   std::unique_ptr<machine::Link> link_;
   GroupAlgorithms algorithms_;
+  bool apart_ = false;  // in run_apart
   int inner_ = 1;
   Tensor nothing_;
   Staging staging_;

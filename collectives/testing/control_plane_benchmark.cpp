@@ -70,7 +70,7 @@ void execution(benchmark::State& state, const std::string& name) {
   const collectives::CallKey key{
       .algorithm = &algorithm_of(name), .count = 1 << 20, .in_place = true, .inner = 8};
   for (auto _ : state)
-    benchmark::DoNotOptimize(collectives::Execution(key, ranks / 2, ranks, *device));
+    benchmark::DoNotOptimize(collectives::Execution(key, ranks / 2, ranks, device->stream()));
 }
 
 void at_all_sizes(benchmark::internal::Benchmark* one) {
