@@ -235,10 +235,15 @@ TEST_P(PipelineOverCuda, IsExactInStreamOrder) {
     machine::run_ranks(stages, [&, transport = transport, devices = devices](World& world) {
       world.use_device(machine::cuda::make_device(world.rank() % devices));
       world.barrier(world.group());
-      const auto connect = [&] { return machine::connect(world, world.group(), transport); };
-      const auto activations = connect(), gradients = connect();
-      for (const auto& [schedules, micro_batches] : cases(stages))
-        run_and_check(world, schedules, micro_batches, world.device(), {*activations, *gradients});
+      for (const auto stream : {machine::LinkStream::of_device, machine::LinkStream::own}) {
+        const auto connect = [&] {
+          return machine::connect(world, world.group(), transport, stream);
+        };
+        const auto activations = connect(), gradients = connect();
+        for (const auto& [schedules, micro_batches] : cases(stages))
+          run_and_check(world, schedules, micro_batches, world.device(),
+                        {*activations, *gradients});
+      }
     });
   }
 }

@@ -154,6 +154,7 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
     Outbox& box = outboxes_[channel];
     fill(box.slots, std::min<std::size_t>(outbox_slots, count), device, Category::buffers);
     box.numbers.resize(box.slots.size(), 0);
+    box.ends.resize(box.slots.size());
     if (staging_) fill(box.staged, box.slots.size(), host, Category::buffers);
   }
   if (staging_ && slots.receives > 0)
@@ -163,18 +164,26 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
 
 void Executor::receive(const Message& message, const Tensor& into) {
   machine::Link& link = links_.of(message.content);
-  if (!staging_) return link.receive(message.peer, into.data(), into.bytes());
+  if (!staging_) {
+    link.start_after_device();
+    link.receive(message.peer, into.data(), into.bytes());
+    return link.end_before_device();
+  }
   link.receive(message.peer, staged_in_.data(), staged_in_.bytes());
   device_.stream().copy(into.data(), staged_in_.data(), into.bytes());
   device_.stream().synchronize();
 }
 
+// In a stream of its own, a send holds up no computation: only a receive is awaited, and the next
+// use of a slot.
 void Executor::exchange(const Exchange& exchange) {
   std::vector<machine::Transfer> transfers;
+  std::vector<std::shared_ptr<machine::Event>*> sent_slots;
   for (const Message& message : exchange.sends) {
     Outbox& box = outbox(message);
     const Tensor& sent = box.slots[box.oldest];
     transfers.push_back({true, message.peer, sent.data(), sent.bytes()});
+    sent_slots.push_back(&box.ends[box.oldest]);
     box.oldest = (box.oldest + 1) % box.slots.size();
   }
   if (exchange.receive) {
@@ -182,7 +191,13 @@ void Executor::exchange(const Exchange& exchange) {
     const Tensor& into = pool(message.content).take(holder_of(message));
     transfers.push_back({false, message.peer, into.data(), into.bytes()});
   }
-  links_.activations.exchange(transfers);
+  machine::Link& link = links_.activations;
+  link.start_after_device();
+  link.exchange(transfers);
+  if (exchange.receive) return link.end_before_device();
+  if (!link.has_own_stream()) return;
+  const std::shared_ptr<machine::Event> end = link.stream()->record();
+  for (std::shared_ptr<machine::Event>* slot : sent_slots) *slot = end;
 }
 
 // A stage may send several times while it waits for the message of its action.
@@ -194,8 +209,12 @@ void Executor::exchange_before(std::size_t position) {
 
 Tensor Executor::open_slot(const Message& message) {
   Outbox& box = outbox(message);
-  if (exchanges_.empty() && box.numbers[box.next] != 0)
-    links_.of(message.content).wait_sent(message.peer, box.numbers[box.next]);
+  if (exchanges_.empty() && box.numbers[box.next] != 0) {
+    machine::Link& link = links_.of(message.content);
+    link.wait_sent(message.peer, box.numbers[box.next]);
+    link.end_before_device();
+  }
+  if (const auto end = std::exchange(box.ends[box.next], nullptr)) device_.stream().wait(*end);
   return box.slots[box.next];
 }
 
@@ -207,9 +226,11 @@ void Executor::send(const Message& message) {
     device_.stream().synchronize();
     outgoing = &box.staged[box.next];
   }
-  if (exchanges_.empty())
-    box.numbers[box.next] =
-        links_.of(message.content).send(message.peer, outgoing->data(), outgoing->bytes());
+  if (exchanges_.empty()) {
+    machine::Link& link = links_.of(message.content);
+    link.start_after_device();
+    box.numbers[box.next] = link.send(message.peer, outgoing->data(), outgoing->bytes());
+  }
   box.next = (box.next + 1) % box.slots.size();
 }
 
@@ -296,11 +317,15 @@ void Executor::run(const Stage& stage) {
       --in_flight;
     }
   }
-  if (!exchanges_.empty()) return exchange_before(plan_.size());  // no message is left
+  if (!exchanges_.empty()) {
+    exchange_before(plan_.size());  // no message is left
+    return links_.activations.end_before_device();
+  }
   std::optional<machine::DuringMessage> message;
   if (links_.activations.size() > 1) message.emplace(group);
   links_.activations.flush();
   if (&links_.gradients != &links_.activations) links_.gradients.flush();
+  for (machine::Link* link : {&links_.activations, &links_.gradients}) link->end_before_device();
 }
 
 const Timeline& Executor::timeline() {

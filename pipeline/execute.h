@@ -126,8 +126,10 @@ class Executor {
     std::vector<machine::Tensor> slots;   // on the stage's device
     std::vector<machine::Tensor> staged;  // on the host, with staging
     std::vector<std::uint64_t> numbers;   // by slot: number of its last message
-    std::size_t next = 0;                 // slot of the next message
-    std::size_t oldest = 0;               // slot of the oldest message that no exchange has sent
+    // By slot: the end of its last exchange in the link's own stream, until the device's waits.
+    std::vector<std::shared_ptr<machine::Event>> ends;
+    std::size_t next = 0;    // slot of the next message
+    std::size_t oldest = 0;  // slot of the oldest message that no exchange has sent
   };
   // An event of the timeline whose times the device still records.
   struct Queued {

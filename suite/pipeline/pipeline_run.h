@@ -39,8 +39,8 @@ class PipelineRun {
         actions(pipeline::all_stages(schedule, size)),
         boundary(of),
         stage(on.group.index),
-        activations_(machine::connect(on.world, on.group, c.transport)),
-        gradients_(machine::connect(on.world, on.group, c.transport)),
+        activations_(machine::connect(on.world, on.group, c.transport, machine::LinkStream::own)),
+        gradients_(machine::connect(on.world, on.group, c.transport, machine::LinkStream::own)),
         executor_(actions, c.micro_batches, boundary, {*activations_, *gradients_}, on.device,
                   on.world.host_device()) {}
 
