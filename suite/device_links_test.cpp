@@ -86,11 +86,10 @@ TEST_P(OverDeviceLinks, RingAttentionWithStagedMessages) {
 }
 
 TEST_P(OverDeviceLinks, ZeroSteps) {
-  expect_ruled("zero_step", {{"ranks", "3"}, {"zero-stage", "0,1,2,3"}, {"overlap_comm", "off"}},
-               3);
+  expect_ruled("zero_step", {{"ranks", "3"}, {"zero-stage", "0,1,2,3"}, {"overlap_comm", "on"}}, 3);
   expect_ruled(
       "zero_step",
-      {{"ranks", "2"}, {"zero-stage", "2"}, {"overlap_comm", "off"}, {"offload_optimizer", "cpu"}},
+      {{"ranks", "2"}, {"zero-stage", "2"}, {"overlap_comm", "on"}, {"offload_optimizer", "cpu"}},
       2);
   expect_ruled("constant_buffers", {{"ranks", "3"}}, 3);
 }
@@ -109,6 +108,9 @@ TEST_P(OverDeviceLinks, TrainingSteps) {
                       {"schedule", "1f1b,zb_v"}},
                      2);
   expect_steps_ruled({{"data-parallel-size", "2"}, {"zero-stage", "0,1,2,3"}}, 2);
+  expect_steps_ruled(
+      {{"data-parallel-size", "2"}, {"zero-stage", "1,3"}, {"model-args", "--overlap-grad-reduce"}},
+      2);
   const int dp = GetParam().transport == machine::Transport::nccl ? 1 : 2;  // a device per rank
   expect_steps_ruled({{"tensor-model-parallel-size", "2"},
                       {"pipeline-model-parallel-size", "2"},

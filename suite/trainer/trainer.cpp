@@ -93,19 +93,20 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
 }
 
 void Trainer::connect_groups() {
+  constexpr auto own = machine::LinkStream::own;
   for (const Axis axis : {Axis::tp, Axis::pp, Axis::dp})
-    groups_.push_back(
-        {std::string(name(axis)),
-         std::make_unique<collectives::Communicator>(world_, grid_.group(axis), config_.transport),
-         nullptr});
+    groups_.push_back({std::string(name(axis)),
+                       std::make_unique<collectives::Communicator>(world_, grid_.group(axis),
+                                                                   config_.transport, own),
+                       nullptr});
   if (pipeline::needs_two_links(schedules_))
-    groups_[1].gradients = machine::connect(world_, grid_.group(Axis::pp), config_.transport);
+    groups_[1].gradients = machine::connect(world_, grid_.group(Axis::pp), config_.transport, own);
   const machine::Group ends =
       schedules_.placement.copies() > 1 ? grid_.opposite_group() : grid_.embedding_group();
   groups_.push_back(
       {"embedding",
        ends.index >= 0 && ends.size() > 1
-           ? std::make_unique<collectives::Communicator>(world_, ends, config_.transport)
+           ? std::make_unique<collectives::Communicator>(world_, ends, config_.transport, own)
            : nullptr,
        nullptr});
   for (const Group& group : groups_)

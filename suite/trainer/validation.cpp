@@ -49,12 +49,11 @@ void validate(const TrainingConfig& config) {
     throw std::invalid_argument(
         fmt::format("zero-stage is {}; expected 0 to {}", stage, zero::num_stages - 1));
   const zero::StepOptions& options = config.zero.options;
-  if (config.zero.overlaps() && degrees.dp > 1 &&
-      config.transport != machine::Transport::shared_memory)
+  if (config.zero.overlaps() && degrees.dp > 1 && config.transport == machine::Transport::mpi)
     throw std::invalid_argument(
-        fmt::format("overlap_comm requires transport shared_memory, which supports several threads "
-                    "(got {})",
-                    machine::name(config.transport)));
+        "overlap_comm requires transport shared_memory, which supports several threads, or "
+        "cuda_ipc "
+        "or nccl, which have streams (got mpi)");
   config.check_gradient_dtypes();
   validate_batch(config);
   check(options.offload_param, stage, options.offload_optimizer);

@@ -100,7 +100,8 @@ struct ZeroOverlap {
   }
 
   static std::string why_not(const Case&, const Context& context) {
-    if (!context.device.readable_by_host()) return "overlap_comm requires tensors in host memory";
+    if (!context.device.readable_by_host())
+      return "the host's sleeps do not slow the streams of a GPU";
     return machine::why_not(context.world, context.group, Transport::shared_memory);
   }
 

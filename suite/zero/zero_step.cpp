@@ -59,7 +59,7 @@ struct ZeroStep : ZeroStepCases {
         host_(machine::make_host_device_beside(context.device)),
         model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches,
                Case::dtype_of(c.sums)),
-        dp_(context.world, context.group, c.transport),
+        dp_(context.world, context.group, c.transport, machine::LinkStream::own),
         memory_(context.device.ledger()),
         plan_(model_.plan()) {
     host_->set_threads(std::max(1, context.device.threads() - 1));  // leaves a core to the copies
@@ -109,8 +109,10 @@ struct ZeroStep : ZeroStepCases {
 
     // Repeats the step with late reductions on the other thread, and with freed memory overwritten.
     zero::StepOptions late = options(adamw);
-    late.overlap_comm = !case_.overlap && case_.transport == Transport::shared_memory &&
-                        context_.device.readable_by_host();
+    late.overlap_comm =
+        !case_.overlap &&
+        (between_devices(case_.transport) ||
+         (case_.transport == Transport::shared_memory && context_.device.readable_by_host()));
     late.contiguous_gradients = !case_.contiguous;
     late.poison_freed = true;
     late.before_transfer = [this, count = 0](std::size_t) mutable {

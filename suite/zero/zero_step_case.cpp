@@ -22,8 +22,9 @@ std::string why_no_case(const Case& c) {
     return fmt::format("micro-batches is {}; expected at least 1", c.micro_batches);
   if (c.reduce_bucket < 1 || c.all_gather_bucket < 1 || c.max_live < 1 || c.prefetch_bucket < 0)
     return "buckets must have at least one element";
-  if (c.overlap && c.transport != Transport::shared_memory)
-    return "overlap_comm requires shared_memory, because other transports support one thread";
+  if (c.overlap && c.transport == Transport::mpi)
+    return "overlap_comm requires shared_memory, which supports several threads, or cuda_ipc or "
+           "nccl";
   if ((c.wire != "default" || c.sums != "default") && c.dtype == Dtype::float64)
     return "gradients of double values are double";
   if (const auto sums = Case::dtype_of(c.sums); sums && *sums != c.dtype && *sums != Dtype::float32)
@@ -318,8 +319,8 @@ Sweep<Case> zero_options_sweep() {
 }
 
 std::string ZeroStepCases::why_not(const Case& c, const Context& context) {
-  if (c.overlap && !context.device.readable_by_host())
-    return "overlap_comm requires tensors in host memory";
+  if (c.overlap && !context.device.readable_by_host() && !between_devices(c.transport))
+    return "overlap_comm on a GPU requires transport cuda_ipc or nccl";
   if (c.offload == "nvme" || c.offload_param == "nvme") {
     if (std::string why = zero::IoRing::why_not(); !why.empty()) return why;
     try {

@@ -18,7 +18,7 @@ class DataParallel final : public Step {
   void reduce_over_dp(const Bucket&, const Tensor& gradients, const Tensor& wire) override {
     if (context_.plan.dp == 1) return;
     const Tensor sums = sum_over_dp(gradients, wire);
-    if (wire.dtype() != gradients.dtype()) kernels().cast(sums, gradients);
+    if (wire.dtype() != gradients.dtype()) transfer_kernels().cast(sums, gradients);
   }
 };
 

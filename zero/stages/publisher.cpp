@@ -19,8 +19,8 @@ void Publisher::publish(std::size_t index, const Published& values) {
   const Tensor &own = values.own, &whole = values.whole;
   if (!whole) return;
   const int dp = context_.plan.dp;
-  machine::Stream& stream = context_.device().stream();
-  if (dp == 1) return stream.copy(whole.data(), own.data(), own.bytes());
+  if (dp == 1) return context_.device().stream().copy(whole.data(), own.data(), own.bytes());
+  machine::Stream& stream = context_.transfer_stream();
   const std::int64_t shard = own.size();
   for (int rank = 0; rank < dp; ++rank)
     if (rank != context_.dp_rank()) context_.poison(whole.slice(rank * shard, {shard}));

@@ -35,7 +35,7 @@ class Stage1 final : public Step {
     const std::int64_t shard = layout().shard_elements(bucket);
     const Tensor own = sum_over_dp(gradients, wire);
     if (wire.dtype() != gradients.dtype())
-      kernels().cast(own, gradients.slice(shard * dp_rank(), {shard}));
+      transfer_kernels().cast(own, gradients.slice(shard * dp_rank(), {shard}));
   }
 };
 

@@ -89,13 +89,13 @@ Tensor Stage2::take_gradients(std::size_t index) {
 void Stage2::reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) {
   const std::int64_t shard = layout().shard_elements(bucket);
   const Tensor sums = shards_.slice(layout().in_shards(bucket).begin, {shard});
-  if (context_.plan.dp == 1) return kernels().accumulate(gradients, sums);
+  if (context_.plan.dp == 1) return transfer_kernels().accumulate(gradients, sums);
   const Tensor own = sum_over_dp(gradients, wire);
   if (wire.dtype() == gradients.dtype() || gradients.dtype() == Dtype::float32)
-    return kernels().accumulate(own, sums);
+    return transfer_kernels().accumulate(own, sums);
   const Tensor rounded = gradients.slice(shard * dp_rank(), {shard});  // its content was sent
-  kernels().cast(own, rounded);
-  kernels().accumulate(rounded, sums);
+  transfer_kernels().cast(own, rounded);
+  transfer_kernels().accumulate(rounded, sums);
 }
 
 std::int64_t Stage2::offset_in_shards(Range range) const {

@@ -125,13 +125,13 @@ Tensor Step::sum_over_dp(const Tensor& gradients, const Tensor& wire) const {
   const std::int64_t shard = wire.size() / context_.plan.dp;
   const Tensor own = context_.stage == 0 ? wire : wire.slice(shard * dp_rank(), {shard});
   const double divisor = predivision(options, context_.plan.dp);
-  if (divisor != 1) kernels().scale(gradients, 1 / divisor, gradients);
-  if (wire.dtype() != gradients.dtype()) kernels().cast(gradients, wire);
+  if (divisor != 1) transfer_kernels().scale(gradients, 1 / divisor, gradients);
+  if (wire.dtype() != gradients.dtype()) transfer_kernels().cast(gradients, wire);
   if (context_.all_reduces())
     dp.all_reduce(wire, wire, options.all_reduce);
   else
     dp.reduce_scatter(wire, own, options.reduce_scatter);
-  if (divisor != 1) kernels().scale(own, divisor, own);
+  if (divisor != 1) transfer_kernels().scale(own, divisor, own);
   return own;
 }
 

@@ -26,10 +26,11 @@
 //
 // With overlap_comm a bucket's values are published as soon as its owners have updated them, while
 // the next bucket is updated. This can continue when the next step's forward begins (Megatron-LM's
-// overlap-grad-reduce and overlap-param-gather). The last bucket is published first because forward
-// needs it first, and before_use waits for the buckets of its part. So with overlap_comm stages 1
-// to 3 require before_use, or wait_for_values(), before values are read. Other users of the dp
-// group must also call wait_for_values().
+// overlap-grad-reduce and overlap-param-gather). On a GPU this happens in the stream of the dp
+// group's link. The last bucket is published first because forward needs it first, and before_use
+// waits for the buckets of its part. So with overlap_comm stages 1 to 3 require before_use, or
+// wait_for_values(), before values are read. Other users of the dp group must also call
+// wait_for_values().
 //
 // The parts of a step: MicroBatches (selects the next bucket), Reducer, Publisher, and Transfers,
 // which runs their collectives over dp.
@@ -131,13 +132,14 @@ class Step {
 
   const Layout& layout() const { return context_.layout(); }
   machine::Kernels& kernels() const { return context_.kernels(); }
+  machine::Kernels& transfer_kernels() const { return context_.transfer_stream().kernels(); }
   int dp_rank() const { return context_.dp_rank(); }
 
   // Returns all gradients of a bucket, for its reduction.
   virtual Tensor take_gradients(std::size_t bucket);
   // Sums gradients over dp into the memory of gradients(). wire: the same tensor, or memory for the
-  // same number of elements in the wire's dtype. May run on another thread, so it must not allocate
-  // or free memory.
+  // same number of elements in the wire's dtype. Queues its work on transfer_kernels(). May run on
+  // another thread, so it must not allocate or free memory.
   virtual void reduce_over_dp(const Bucket& bucket, const Tensor& gradients,
                               const Tensor& wire) = 0;
   // Sums `gradients` on the wire, and returns the sums that this rank owns, in the wire's dtype:

@@ -39,10 +39,13 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
         "bfloat16 or half, and double for double (the gradients are {})",
         machine::name(*wire), machine::name(plan.gradient_dtype));
   if (options.overlap_comm && plan.dp > 1 && communicators.dp &&
+      !communicators.dp->link().has_own_stream() &&
       (communicators.dp->link().transport() != machine::Transport::shared_memory ||
        !states.device().readable_by_host()))
-    machine::reject("overlap_comm requires shared_memory of host memory (got {} of {})",
-                    name(communicators.dp->link().transport()), states.device().description());
+    machine::reject(
+        "overlap_comm requires shared_memory of host memory, or cuda_ipc or nccl with a stream of "
+        "the link (got {} of {})",
+        name(communicators.dp->link().transport()), states.device().description());
   check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
   return options;
@@ -77,6 +80,10 @@ StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan
   for (const Segment& segment : layout().segments)
     for (const Over over : segment.reduce)
       check(communicators.over(over), name(over), plan.size(over));
+}
+
+bool StepContext::transfers_apart() const {
+  return options.overlap_comm && plan.dp > 1 && communicators.dp->link().has_own_stream();
 }
 
 Dtype StepContext::wire_dtype() const {

@@ -40,9 +40,9 @@ inline double predivision(const StepOptions& options, int dp) {
 }
 
 struct StepContext {
-  // Throws std::invalid_argument for an option out of range, and for overlap_comm over a transport
-  // or device that only one thread may use; std::logic_error if a group that the plan reduces over
-  // has no communicator, or one of another size.
+  // Throws std::invalid_argument for an option out of range, and for overlap_comm over a link
+  // that neither another thread may use nor works in its own stream; std::logic_error if a group
+  // that the plan reduces over has no communicator, or one of another size.
   StepContext(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
               StepOptions options);
 
@@ -51,6 +51,12 @@ struct StepContext {
   int dp_rank() const { return plan.dp > 1 ? communicators.dp->rank() : 0; }
   machine::Device& device() const { return states.device(); }
   machine::Kernels& kernels() const { return device().stream().kernels(); }
+  // Whether transfers over dp run in the stream of the group's link, beside the device's stream.
+  bool transfers_apart() const;
+  // The stream of a transfer's work.
+  machine::Stream& transfer_stream() const {
+    return transfers_apart() ? communicators.dp->stream() : device().stream();
+  }
   // Returns the dtype of gradients on the wire over dp.
   Dtype wire_dtype() const;
   // Returns whether gradients are all-reduced over dp, not reduce-scattered.

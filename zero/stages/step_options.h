@@ -38,7 +38,8 @@ struct StepOptions {
   double gradient_predivide_factor = 1;
   // A step whose gradients are not finite is skipped; false: it updates (bf16.check_grad_overflow).
   bool check_overflow = true;
-  // Collectives over dp run on their own thread while the caller continues. The bits are the same.
+  // Collectives over dp run on their own thread, or on a GPU in the stream of the group's link,
+  // while the caller continues. The bits are the same.
   bool overlap_comm = false;
   // Stages 2 and 3. True: a bucket's gradients are in its buffer from the start. False: each
   // gradient has its own memory, and is copied when the bucket is complete.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -12,18 +13,23 @@ namespace zero {
 using machine::Operation;
 
 Transfers::Transfers(const StepContext& context)
-    : context_(context), worker_(context.options.overlap_comm && context.plan.dp > 1) {}
+    : context_(context),
+      worker_(context.options.overlap_comm && context.plan.dp > 1 && !context.transfers_apart()) {}
 
 // A plan allocates its scratch in its first run. The caller waits for that run, because a ledger
 // belongs to one thread.
 Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_t count,
                                    std::string what, const std::function<void()>& job) {
-  const Ticket ticket = worker_.submit([=, this, what = std::move(what)] {
+  std::unique_ptr<machine::Event> end;
+  const Ticket ticket = worker_.submit([=, this, &end, what = std::move(what)] {
     std::optional<machine::During> over_dp;
     if (context_.plan.dp > 1) over_dp.emplace(machine::Part::communication, "dp");
     announce(operation, dtype, count);
     try {
-      job();
+      if (context_.transfers_apart())
+        end = context_.communicators.dp->run_apart(job);
+      else
+        job();
     } catch (const machine::Timeout& timeout) {
       const machine::Failure failure = timeout.failure();
       throw machine::Timeout(
@@ -31,8 +37,24 @@ Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_
           failure.peer);
     }
   });
+  if (end) ends_.emplace(ticket, std::move(end));
+  if (context_.transfers_apart()) return ticket;
   if (known_.insert({operation, dtype, count}).second) worker_.wait(ticket);
   return ticket;
+}
+
+void Transfers::wait(Ticket ticket) {
+  worker_.wait(ticket);
+  const auto later = ends_.upper_bound(ticket);
+  if (later == ends_.begin()) return;
+  const machine::During exposed(machine::Part::communication, "dp");
+  context_.device().stream().wait(*std::prev(later)->second);  // the end of the earlier jobs, too
+  ends_.erase(ends_.begin(), later);
+}
+
+void Transfers::wait_all() {
+  worker_.wait_all();
+  if (!ends_.empty()) wait(ends_.rbegin()->first);
 }
 
 void Transfers::announce(Operation operation, Dtype dtype, std::int64_t count) const {

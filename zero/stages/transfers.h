@@ -1,9 +1,11 @@
 #pragma once
-// Runs a step's collectives over dp one after the other: with overlap_comm on its own thread,
-// otherwise at once.
+// Runs a step's collectives over dp one after the other. With overlap_comm they run on a thread of
+// their own, or on a GPU in the stream of the group's link; otherwise at once.
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <tuple>
@@ -19,11 +21,14 @@ class Transfers {
   explicit Transfers(const StepContext& context);  // context: must outlive this
 
   // what: for the message of a timeout. count: elements of the whole buffer (all_reduce) or of a
-  // share. The job must not allocate or free memory.
+  // share. The job must not allocate or free memory, and queues its work on
+  // StepContext::transfer_stream().
   Ticket start(machine::Operation operation, Dtype dtype, std::int64_t count, std::string what,
                const std::function<void()>& job);
-  void wait(Ticket ticket) { worker_.wait(ticket); }
-  void wait_all() { worker_.wait_all(); }
+  // Until the job and all earlier jobs have ended. In a stream of the link, only later work of the
+  // device's stream waits.
+  void wait(Ticket ticket);
+  void wait_all();
   void stop() { worker_.stop(); }
 
  private:
@@ -31,6 +36,7 @@ class Transfers {
 
   const StepContext& context_;
   std::set<std::tuple<machine::Operation, Dtype, std::int64_t>> known_;
+  std::map<Ticket, std::unique_ptr<machine::Event>> ends_;  // in the link's stream, not awaited
   Worker worker_;  // last member: its thread uses the others
 };
 
