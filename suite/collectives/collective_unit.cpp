@@ -293,8 +293,9 @@ void CollectiveUnit::judge(Judge& judge) {
   judge_memory(judge);
   judge_volume(judge);
   judge_numerics(judge, "out of place", buffers_);
-  // Skips the library: MPI_Reduce in place of MPICH 4.0.2 reads address -1 at a root other than 0.
-  if (collectives::may_be_in_place(operation_) && !uses_library())
+  // Skips MPI: MPI_Reduce in place of MPICH 4.0.2 reads address -1 at a root other than 0.
+  if (collectives::may_be_in_place(operation_) &&
+      (!uses_library() || case_.transport == Transport::nccl))
     judge_numerics(judge, "in place", in_place());
   if (graph_) {
     fill(buffers_);

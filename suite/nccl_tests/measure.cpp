@@ -16,11 +16,11 @@ using machine::Operation;
 
 namespace {
 
-// The library's collectives are measured out of place only. In place MPICH 4.0.2 rejects some
-// buffers, and its MPI_Reduce reads address -1 at a root other than 0.
-bool can_be_in_place(const Arguments& arguments) {
+// MPI's collectives are measured out of place only. In place MPICH 4.0.2 rejects some buffers, and
+// its MPI_Reduce reads address -1 at a root other than 0.
+bool can_be_in_place(const Arguments& arguments, machine::Transport transport) {
   return collectives::may_be_in_place(arguments.operation) &&
-         arguments.algorithm != collectives::library;
+         (arguments.algorithm != collectives::library || transport == machine::Transport::nccl);
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
       buffers = unit->buffers();
     }
     row.out_of_place = timing(unit.get(), buffers, row, /*in_place=*/false);
-    if (can_be_in_place(arguments_)) {
+    if (can_be_in_place(arguments_, transport_)) {
       if (unit) buffers = unit->in_place();
       row.in_place = timing(unit.get(), buffers, row, /*in_place=*/true);
     }
