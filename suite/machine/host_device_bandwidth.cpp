@@ -107,6 +107,7 @@ struct HostDeviceBandwidth {
     for (std::size_t i = 0; i < sent_.bytes(); ++i)
       inverted_.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(~sent_.as<std::uint8_t>()[i]);
     clear();
+    stream().synchronize();
   }
 
   void prepare() {}
@@ -158,12 +159,11 @@ struct HostDeviceBandwidth {
   double moved() const {
     return static_cast<double>(case_.bytes.value) * (case_.up() + case_.down());
   }
-  // Also touches the memory before it is timed.
+  // Also touches the memory before it is timed. run() must wait for the copies.
   void clear() {
     std::memcpy(received_.data(), inverted_.data(), inverted_.bytes());
     stream().copy(up_.data(), inverted_.data(), inverted_.bytes());
     stream().copy(down_.data(), sent_.data(), sent_.bytes());
-    stream().synchronize();
   }
   void compare(Judge& judge, std::string_view where, const Tensor& got) const {
     std::vector<std::uint8_t> piece(std::size_t{1} << 20);
