@@ -184,6 +184,9 @@ void note_nccl(machine::World& world, const RunCommandLine& line, harness::NcclL
 int run_rank(RunCommandLine& line, harness::PlanRequest request,
              std::vector<harness::PlannedCase> cases, std::size_t selected,
              const std::string& configuration) {
+  // CUDA loads a kernel at its first launch by default. That waits for the device, and so for the
+  // deadline if a gate is closed.
+  if (line.options.timing == harness::Timing::armed) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   std::FILE* const text = line.prints_results ? stderr : stdout;
   harness::Console console(text, harness::terminal_of(text, line.color), line.console);
   console.end_after(line.run_seconds());
