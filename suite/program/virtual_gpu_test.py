@@ -100,6 +100,14 @@ class VirtualGpu(TemporaryFolder):
             self.assertGreater(cases["gemm"]["busy_s/rank:1"], 0)
         self.assertNotIn("busy_s/rank:1", cases["all_reduce"])
 
+    def test_kernels_are_loaded_before_a_gate_closes(self):
+        for timing, loading in (("armed", "EAGER"), ("sample", None)):
+            self.run_units("memory_bandwidth", "--ranks", "1", "--kernel", "copy", "--bytes", "1MiB", "--dtype", "float", "--timing",
+                           timing)
+            with open(self.path("run/environment.json"), encoding="utf-8") as file:
+                environment = json.load(file)["same_on_all_ranks"]["environment"]
+            self.assertEqual(environment.get("CUDA_MODULE_LOADING"), loading)
+
     def test_gpus_without_ranks_are_named(self):
         text = self.run_units("gemm", "--ranks", "2", "--dtype", "float", "--shape", "64x64x64", gpus="3")
         self.assertIn("; NOT TESTED: 1 of 3 virtual GPUs", text)
@@ -241,6 +249,17 @@ class VirtualGpu(TemporaryFolder):
             self.assertEqual({len(row) for row in rows}, {13})
             times = re.findall(r"^# device time \(us\): out-of-place +([0-9.]+), in-place +([0-9.]+)$", done.stdout, re.M)
             self.assertEqual(len(times), len(rows))
+
+    def test_collectives_of_nccl_in_place(self):
+        for operation in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter"):
+            done = shardmark("collective", operation, "--ranks", "3", "--device", "cuda", "--algorithm", "library",
+                             "-b", "24", "-e", "24K", "-f", "32", "-n", "2", "-w", "1")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+            rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#") and line]
+            self.assertTrue(rows)
+            for row in rows:
+                self.assertEqual(row[-1], "0", row)  # wrong values in place; N/A if not measured
 
     def test_a_message_larger_than_the_memory_is_an_error(self):
         done = shardmark("collective", "all_reduce", "--ranks", "2", "--device", "cuda", "-b", "16G", "-e", "16G",
