@@ -1,4 +1,4 @@
-// Calls in the link's own stream, beside the device's stream, between ranks that are threads.
+// Calls in the link's own stream, in parallel with the device's, between ranks that are threads.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

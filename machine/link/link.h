@@ -48,8 +48,8 @@ constexpr bool between_devices(Transport transport) {
 // of all ranks with ncclCommWindowRegister.
 enum class Registered : unsigned char { no, buffer, window };
 
-// The stream of a link between devices. Work in a link's own stream runs beside the work of the
-// device's stream, unless the caller orders the two (start_after_device, end_before_device).
+// The stream of a link between devices. Work in a link's own stream runs in parallel with that
+// of the device's stream, unless the caller orders the two (start_after_device, end_before_device).
 enum class LinkStream : unsigned char { of_device, own };
 
 struct Traffic {

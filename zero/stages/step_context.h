@@ -51,7 +51,7 @@ struct StepContext {
   int dp_rank() const { return plan.dp > 1 ? communicators.dp->rank() : 0; }
   machine::Device& device() const { return states.device(); }
   machine::Kernels& kernels() const { return device().stream().kernels(); }
-  // Whether transfers over dp run in the stream of the group's link, beside the device's stream.
+  // Whether transfers over dp run in the stream of the group's link, in parallel with the device's.
   bool transfers_apart() const;
   // The stream of a transfer's work.
   machine::Stream& transfer_stream() const {
