@@ -11,8 +11,8 @@
 #include "suite/plan/claims.h"
 #include "suite/plan/model_shape.h"
 #include "suite/plan/plan_report.h"
+#include "suite/plan/training_options.h"
 #include "suite/program/commands.h"
-#include "suite/program/training_options.h"
 
 namespace suite::configuration {
 namespace {

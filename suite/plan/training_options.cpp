@@ -1,4 +1,4 @@
-#include "suite/program/training_options.h"
+#include "suite/plan/training_options.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
