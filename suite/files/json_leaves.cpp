@@ -142,8 +142,12 @@ std::vector<Leaf> read_leaves(const std::string& path) {
   if (file.size() > largest_file)
     throw FileError("{} has {} bytes; a configuration has at most {}", path, file.size(),
                     largest_file);
-  LeafReader reader(path, file.text());
-  nlohmann::json::sax_parse(file.text(), &reader, nlohmann::json::input_format_t::json, true, true);
+  return leaves_of(path, file.text());
+}
+
+std::vector<Leaf> leaves_of(const std::string& file, std::string_view json) {
+  LeafReader reader(file, json);
+  nlohmann::json::sax_parse(json, &reader, nlohmann::json::input_format_t::json, true, true);
   return std::move(reader.leaves);
 }
 

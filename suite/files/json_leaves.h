@@ -4,6 +4,7 @@
 // configuration's, numbers that no double holds. Comments are skipped, as DeepSpeed's reader does.
 
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -27,5 +28,7 @@ struct Leaf {
 // Returns the values in the order of the file, an object before its keys. Throws FileError
 // (files/mapped_file.h).
 std::vector<Leaf> read_leaves(const std::string& path);
+// Returns those of a text. file: its name in errors.
+std::vector<Leaf> leaves_of(const std::string& file, std::string_view json);
 
 }  // namespace suite

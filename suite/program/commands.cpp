@@ -26,6 +26,7 @@ constexpr Command all[] = {
      configuration::run_plan},
     {"recipes", "published configurations, shrunk to a small machine: list, show, run",
      run_recipes},
+    {"predict", "time of a training step on a cluster, before it runs", run_predict},
     {"scale", "run units while one degree grows with the ranks", run_units},
     {"report", "write report.html and junit.xml of a run", run_report},
     {"health", "ranks, hosts and links to drain after a run: exit code 0 OK, 1 WARN, 2 CRITICAL",

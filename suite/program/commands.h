@@ -32,6 +32,7 @@ int run_command(int argc, char** argv);
 
 int run_units(int argc, char** argv);  // run and scale
 int run_list(int argc, char** argv);
+int run_predict(int argc, char** argv);
 int run_report(int argc, char** argv);
 int run_health(int argc, char** argv);
 int run_data(int argc, char** argv);

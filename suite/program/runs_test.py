@@ -43,6 +43,19 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(claims.returncode, 0, claims.stderr)
         self.assertRegex(claims.stdout, r"fails +1.3e12 parameters on 32 GPUs")
 
+    def test_a_step_is_predicted_and_written(self):
+        done = shardmark("predict", "--model", "gpt3_175b", "--gpus", "1024", "--bf16", "--tp", "8", "--pp", "8",
+                         "--micro-batch-size", "1", "--global-batch-size", "1536", "--cluster", "dgx_a100", "--explain",
+                         "--json", self.path("step.json"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"step +[0-9.]+ s \([0-9.]+ to [0-9.]+ s")
+        self.assertIn("gpu.gemm_fraction", done.stdout)
+        with open(self.path("step.json"), encoding="utf-8") as file:
+            step = json.load(file)
+        self.assertAlmostEqual(sum(step["breakdown_s"].values()), step["step_s"], places=6)
+        self.assertLess(step["interval_s"][0], step["step_s"])
+        self.assertEqual([group["group"] for group in step["groups"]], ["tp", "dp", "pp", "embedding"])
+
     def test_a_text_becomes_a_pair(self):
         with open(self.path("text"), "w", encoding="utf-8") as file:
             file.write("one\n\ntwo\n")

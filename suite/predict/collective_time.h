@@ -1,0 +1,41 @@
+#pragma once
+// The time of a collective: of the algorithms that libraries use, the fastest. An algorithm takes
+//   messages * latency + bytes / rate
+// with the messages and bytes of its busiest rank by the paper's formula (collectives/plan.h),
+// which the prover compares with the plan. plan_s walks the plan itself; for a ring both are equal.
+
+#include <string>
+
+#include "collectives/plan.h"
+#include "suite/predict/cluster.h"
+
+namespace suite::predict {
+
+// The ranks of a group among the nodes: every stride-th rank of the cluster.
+struct Spread {
+  int ranks = 1;
+  int in_node = 1;  // of its ranks
+  bool leaves_node() const { return ranks > in_node; }
+};
+Spread spread(const Cluster& cluster, int ranks, int stride);
+
+// The slowest connection that a group's ring uses, for one of its ranks. All groups of a node
+// communicate at the same time, so a group has the adapters of its own ranks. With one_adapter, all
+// ranks of a node share the rate of one.
+struct Connection {
+  double latency_s = 0, rate = 1;
+};
+Connection connection(const Cluster& cluster, const Spread& group, bool one_adapter = false);
+
+// bytes: of the whole buffer.
+double collective_s(const Cluster& cluster, machine::Operation operation, const Spread& group,
+                    double bytes, bool one_adapter = false);
+// Returns the bytes that a rank of a ring sends.
+double sent_bytes(machine::Operation operation, int ranks, double bytes);
+
+// Executes the plans of all ranks: a rank's messages leave one after another at the rate, and
+// arrive after the latency. Sums cost no time. ranks: at most a few hundred.
+double plan_s(const collectives::Algorithm& algorithm, const collectives::Call& call, double bytes,
+              const Connection& connection);
+
+}  // namespace suite::predict

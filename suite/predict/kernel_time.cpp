@@ -1,0 +1,36 @@
+#include "suite/predict/kernel_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace suite::predict {
+namespace {
+
+// Returns the share of the multiprocessors that are busy, over all waves of tiles. The last wave is
+// not full.
+double filled(const Gpu& gpu, const Gemm& gemm, double rows, double columns) {
+  const double used = gemm.m * gemm.n / (rows * columns) * gemm.count;
+  const double tiles = std::ceil(gemm.m / rows) * std::ceil(gemm.n / columns) * gemm.count;
+  return used / (std::ceil(tiles / gpu.multiprocessors) * gpu.multiprocessors);
+}
+
+}  // namespace
+
+double gemm_s(const Gpu& gpu, const Gemm& gemm, machine::Dtype dtype) {
+  // Libraries choose the better orientation of a tile, and half of it for small products.
+  const double rows = gpu.tile_rows, columns = gpu.tile_columns;
+  const double busy = std::max({filled(gpu, gemm, rows, columns), filled(gpu, gemm, columns, rows),
+                                filled(gpu, gemm, rows, columns / 2)});
+  const double rate =
+      gpu.peak(dtype) * gpu.gemm_fraction * busy * gemm.k / (gemm.k + gpu.gemm_depth);
+  const double bytes = (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * gemm.count *
+                       static_cast<double>(machine::size_of(dtype));
+  return std::max(gemm.flops() / rate, bytes / (gpu.bandwidth * gpu.bandwidth_fraction)) +
+         gpu.kernel_s;
+}
+
+double streaming_s(const Gpu& gpu, double bytes, double kernels) {
+  return bytes / (gpu.bandwidth * gpu.bandwidth_fraction) + kernels * gpu.kernel_s;
+}
+
+}  // namespace suite::predict

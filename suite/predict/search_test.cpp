@@ -1,0 +1,70 @@
+#include "suite/predict/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "suite/configuration/models.h"
+
+namespace suite::predict {
+namespace {
+
+TrainingConfig gpt3() {
+  TrainingConfig config;
+  config.model = named_model("gpt3_175b");
+  config.precision.dtype = machine::Dtype::bfloat16;
+  config.batch.global_batch_size = 1536;
+  config.activations.use_flash_attn = true;
+  return config;
+}
+
+// Every n-th candidate of the grid, all simulated.
+TEST(Search, ChoosesTheBestOfAnExhaustiveSimulation) {
+  const Cluster cluster = read_cluster("dgx_a100");
+  const Software& software = find_software("megatron_core");
+  std::vector<TrainingConfig> reduced;
+  const std::vector<TrainingConfig> all = grid(gpt3(), cluster, 1024);
+  for (std::size_t i = 0; i < all.size(); i += 7)
+    if (all[i].degrees.pp <= 16 && all[i].micro_batches() <= 64) reduced.push_back(all[i]);
+  ASSERT_GT(reduced.size(), 100U);
+  const Found found = fastest(reduced, cluster, software, 80e9, 3);
+  std::vector<double> times;
+  for (const TrainingConfig& one : reduced) {
+    const Prediction p = predict_step(one, cluster, software);
+    if (p.fits) times.push_back(p.step_s);
+  }
+  std::ranges::sort(times);
+  ASSERT_GE(found.best.size(), 3U);
+  EXPECT_EQ(found.fitting, times.size());
+  EXPECT_LT(found.simulated, found.fitting);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(found.best[i].prediction.step_s, times[i]) << i;
+}
+
+TEST(Search, KeepsTheMemoryLimitAndGetsFasterWithMore) {
+  const Cluster cluster = read_cluster("dgx_a100");
+  const Software& software = find_software("megatron_core");
+  TrainingConfig config = gpt3();
+  config.model = named_model("llama2_7b");
+  config.batch.global_batch_size = 64;
+  const std::vector<TrainingConfig> all = grid(config, cluster, 16);
+  double before = 1e300;
+  for (const double memory : {16e9, 24e9, 40e9, 80e9}) {
+    const Found found = fastest(all, cluster, software, memory, 1);
+    ASSERT_EQ(found.best.size(), 1U) << memory;
+    EXPECT_LE(found.best[0].prediction.held.gpu.total(), memory);
+    EXPECT_LE(found.best[0].prediction.step_s, before);
+    before = found.best[0].prediction.step_s;
+  }
+  EXPECT_TRUE(fastest(all, cluster, software, 1e9).best.empty());
+}
+
+TEST(Search, EveryCandidateUsesAllGpus) {
+  const std::vector<TrainingConfig> all = grid(gpt3(), read_cluster("dgx_h100"), 96);
+  for (const TrainingConfig& one : all) {
+    EXPECT_EQ(one.degrees.ranks(), 96);
+    EXPECT_EQ(one.micro_batches() * one.batch.micro_batch_size * one.degrees.dp, 1536);
+  }
+}
+
+}  // namespace
+}  // namespace suite::predict

@@ -1,0 +1,258 @@
+#include "suite/predict/stage_time.h"
+
+#include <algorithm>
+
+#include "layers/models/gpt_cost.h"
+#include "suite/predict/collective_time.h"
+#include "suite/predict/kernel_time.h"
+
+namespace suite::predict {
+namespace {
+
+using layers::RecomputeGranularity;
+using machine::Operation;
+
+double as_double(std::int64_t value) { return static_cast<double>(value); }
+
+// One layer of a rank. E: bytes of a value; n: its tokens; c: ranks that split them between the
+// tensor-parallel regions.
+class Layer {
+ public:
+  Layer(const TrainingConfig& config, const Gpu& gpu, const Software& software)
+      : gpu_(gpu),
+        software_(software),
+        dtype_(config.precision.dtype),
+        E(as_double(static_cast<std::int64_t>(machine::size_of(dtype_)))),
+        t(config.degrees.tp),
+        c(config.activations.sequence_parallel ? t : 1),
+        s(config.model.sequence),
+        n(as_double(config.batch.micro_batch_size) * s / config.degrees.cp),
+        h(config.model.hidden),
+        qkv(config.model.qkv()),
+        inner(config.model.inner()),
+        f(config.model.ffn()),
+        heads(config.model.heads / t),
+        head(config.model.head()),
+        dropout_(config.model.hidden_dropout > 0),
+        score_dropout_(config.model.attention_dropout > 0),
+        flash_(config.activations.use_flash_attn) {}
+
+  Seconds forward() const {
+    Seconds out;
+    out.gemm = products(Way::forward);
+    out.attention = core(1, flash_ ? 1 : 2, softmax_bytes());
+    const double mask = dropout_ ? 1 : 0;
+    const double bytes = 2 * 2 * E * n * h / c             // norms
+                         + 2 * (3 * E + mask) * n * h / c  // dropout and residual
+                         + E * n * (inner + f) / t         // activation
+                         + 2 * E * n * (qkv + h) / t;      // heads of queries, keys, values, result
+    out.memory = streaming_s(gpu_, bytes, 9);
+    return out;
+  }
+  Seconds backward_input() const {
+    Seconds out;
+    out.gemm = products(Way::input);
+    out.attention = core(flash_ ? 2.5 : 2, flash_ ? 1 : 4, softmax_gradient_bytes());
+    const double mask = dropout_ ? 1 : 0;
+    const double bytes = 2 * 5 * E * n * h / c + 2 * (3 * E + mask) * n * h / c +
+                         E * n * (2 * inner + f) / t + 2 * E * n * (qkv + h) / t;
+    out.memory = streaming_s(gpu_, bytes, 11);
+    return out;
+  }
+  Seconds backward_weights() const {
+    Seconds out;
+    out.gemm = products(Way::weights);
+    const double parameters = (h * qkv + h * h + h * inner + f * h) / t;
+    // Without fusion the gradient is written by the product, read, and added.
+    out.memory = streaming_s(gpu_, parameters * (software_.fused_accumulation ? 4 : 2 * E), 4);
+    return out;
+  }
+  // Returns the scores and probabilities that selective recomputation computes again.
+  Seconds core_again() const {
+    Seconds out;
+    out.attention = core(1, 2, softmax_bytes());
+    return out;
+  }
+
+ private:
+  enum class Way { forward, input, weights };
+
+  double products(Way way) const {
+    double seconds = 0;
+    const double ins[] = {h, h / t, h, f / t}, outs[] = {qkv / t, h, inner / t, h};
+    for (int i = 0; i < 4; ++i) {
+      const double in = ins[i], out = outs[i];
+      const Gemm gemm = way == Way::forward ? Gemm{n, out, in}
+                        : way == Way::input ? Gemm{n, in, out}
+                                            : Gemm{in, out, n};
+      seconds += gemm_s(gpu_, gemm, dtype_);
+    }
+    return seconds;
+  }
+  // Core attention. work: in units of forward; gemms: products with stored scores.
+  double core(double work, double gemms, double bytes) const {
+    const double batches = n / s * heads;
+    if (flash_) {  // only the causal half, and no scores in memory
+      const Gemm half{s / 2, s, head, 2 * batches * work};
+      return gemm_s(gpu_, half, dtype_) + gpu_.kernel_s;
+    }
+    return gemms / 2 *
+               (gemm_s(gpu_, {s, s, head, batches}, dtype_) +
+                gemm_s(gpu_, {s, head, s, batches}, dtype_)) +
+           streaming_s(gpu_, bytes, 2);
+  }
+  double scores() const { return n * s * heads; }
+  double softmax_bytes() const { return scores() * (2 * E + (score_dropout_ ? 2 * E + 1 : 0)); }
+  double softmax_gradient_bytes() const {
+    return scores() * (3 * E + (score_dropout_ ? 2 * E + 1 : 0));
+  }
+
+  const Gpu& gpu_;
+  const Software& software_;
+  machine::Dtype dtype_;
+  double E, t, c, s, n, h, qkv, inner, f, heads, head;
+  bool dropout_, score_dropout_, flash_;
+};
+
+void add_ends(const TrainingConfig& config, const Gpu& gpu, bool first, bool last,
+              StageSeconds& out) {
+  const double n =
+      as_double(config.batch.micro_batch_size) * config.model.sequence / config.degrees.cp;
+  const double h = config.model.hidden, v = as_double(config.model.vocabulary) / config.degrees.tp;
+  const machine::Dtype dtype = config.precision.dtype;
+  const auto E = static_cast<double>(machine::size_of(dtype));
+  if (first) {
+    out.forward.memory += streaming_s(gpu, 5 * E * n * h, 3);
+    out.backward_weights.memory += streaming_s(gpu, 4 * E * n * h, 2);
+  }
+  if (last) {
+    out.forward.gemm += gemm_s(gpu, {n, v, h}, dtype);
+    // Logits as float32, their maximum, difference, exponent and sum; then the gradient.
+    out.forward.memory += streaming_s(gpu, n * v * (E + 4 + 4 + 8 + 8) + 4 * E * n * h, 6);
+    out.backward_input.gemm += gemm_s(gpu, {n, h, v}, dtype);
+    out.backward_input.memory += streaming_s(gpu, n * v * (8 + 4 + E) + 5 * E * n * h, 4);
+    out.backward_weights.gemm += gemm_s(gpu, {h, v, n}, dtype);
+  }
+}
+
+double tp_seconds(const std::vector<layers::CollectiveCalls>& calls, const Cluster& cluster,
+                  const Spread& tp) {
+  double seconds = 0;
+  for (const layers::CollectiveCalls& one : calls)
+    seconds += static_cast<double>(one.calls) *
+               collective_s(cluster, one.operation, tp,
+                            static_cast<double>(one.elements) *
+                                static_cast<double>(machine::size_of(one.dtype)));
+  return seconds;
+}
+
+// Splits communication between hidden and exposed. Products in t parts leave the first or last
+// part's collective exposed.
+void add_tp(Seconds& pass, double seconds, double beside, bool in_parts, int t) {
+  const double exposed = in_parts ? std::max(seconds / t, seconds - beside * (t - 1) / t)
+                                  : std::max(0.0, seconds - beside);
+  pass.tp += exposed;
+  pass.tp_hidden += seconds - exposed;
+}
+
+// The collectives of tp, from the closed form (layers/models/gpt_cost.h).
+void add_tp(const TrainingConfig& config, const Cluster& cluster, const Software& software,
+            int stage, StageSeconds& out) {
+  const int t = config.degrees.tp;
+  if (t == 1) return;
+  layers::GptConfig shape = config.model;
+  shape.sequence /= config.degrees.cp;
+  const layers::StageCase one{.tp = t,
+                              .stage = {.index = stage, .count = config.degrees.pp},
+                              .sequences = config.batch.micro_batch_size,
+                              .dtype = config.precision.dtype,
+                              .options = config.activations};
+  layers::StageCase kept = one;
+  kept.options.recompute_granularity = RecomputeGranularity::none;
+  const Spread tp = spread(cluster, t, 1);
+  const double forward = tp_seconds(layers::forward_calls(shape, one), cluster, tp);
+  const double input = tp_seconds(layers::backward_input_calls(shape, kept), cluster, tp);
+  const double again = tp_seconds(layers::backward_input_calls(shape, one), cluster, tp) - input;
+  const double weights = tp_seconds(layers::backward_weights_calls(shape, one), cluster, tp);
+  const bool parts = software.tp_overlap && config.activations.sequence_parallel;
+  add_tp(out.forward, forward, parts ? out.forward.gemm : 0, parts, t);
+  add_tp(out.recompute, again, parts ? out.recompute.gemm : 0, parts, t);
+  const bool beside = software.tp_beside_weights;
+  // Half of the collectives of backward follow the product whose weights' gradients come next.
+  add_tp(out.backward_input, input / 2, beside ? out.backward_weights.gemm / 2 : 0, false, t);
+  // The other half of that product hides the inputs that are gathered again.
+  add_tp(out.backward_input, input / 2, parts ? out.backward_input.gemm / 2 : 0, parts, t);
+  add_tp(out.backward_weights, weights, beside ? out.backward_input.gemm / 2 : 0, false, t);
+}
+
+// Ring attention: keys and values pass around the ring beside the attention of the part at hand.
+void add_cp(const TrainingConfig& config, const Cluster& cluster, double layers_of_stage,
+            StageSeconds& out) {
+  const int c = config.degrees.cp;
+  if (c == 1) return;
+  const layers::GptConfig& shape = config.model;
+  const double bytes = 2.0 * config.batch.micro_batch_size * shape.sequence / c *
+                       shape.query_groups() * shape.head() / config.degrees.tp *
+                       static_cast<double>(machine::size_of(config.precision.dtype));
+  const Connection link = connection(cluster, spread(cluster, c, config.degrees.tp));
+  const double pass = layers_of_stage * (c - 1) * (link.latency_s + bytes / link.rate);
+  const auto add = [&](Seconds& one, double seconds) {
+    const double exposed = std::max(0.0, seconds - one.attention * (c - 1) / c);
+    one.cp += exposed;
+    one.cp_hidden += seconds - exposed;
+  };
+  add(out.forward, pass);
+  if (out.recompute.gemm > 0) add(out.recompute, pass);
+  add(out.backward_input, 2 * pass);
+}
+
+}  // namespace
+
+Seconds& Seconds::operator+=(const Seconds& other) {
+  gemm += other.gemm;
+  attention += other.attention;
+  memory += other.memory;
+  tp += other.tp;
+  cp += other.cp;
+  tp_hidden += other.tp_hidden;
+  cp_hidden += other.cp_hidden;
+  return *this;
+}
+
+Seconds Seconds::scaled(double by) const {
+  return {gemm * by, attention * by, memory * by, tp * by, cp * by, tp_hidden * by, cp_hidden * by};
+}
+
+Seconds StageSeconds::sum() const {
+  Seconds out = forward;
+  out += recompute;
+  out += backward_input;
+  out += backward_weights;
+  return out;
+}
+
+StageSeconds stage_seconds(const TrainingConfig& config, const Cluster& cluster,
+                           const Software& software, int stage) {
+  const Layer layer(config, cluster.gpu, software);
+  const double layers = as_double(config.model.layers) / config.degrees.pp;
+  StageSeconds out;
+  out.forward = layer.forward().scaled(layers);
+  out.backward_input = layer.backward_input().scaled(layers);
+  out.backward_weights = layer.backward_weights().scaled(layers);
+  const layers::ActivationOptions& options = config.activations;
+  if (options.recompute_granularity == RecomputeGranularity::full) {
+    double again = 0;
+    for (const layers::LayerGroup& group :
+         layer_groups(options, static_cast<std::size_t>(config.model.layers / config.degrees.pp)))
+      if (group.recomputed) again += as_double(static_cast<std::int64_t>(group.end - group.begin));
+    out.recompute = layer.forward().scaled(again);
+  } else if (options.recompute_granularity == RecomputeGranularity::selective) {
+    out.recompute = layer.core_again().scaled(layers);
+  }
+  add_ends(config, cluster.gpu, stage == 0, stage == config.degrees.pp - 1, out);
+  add_tp(config, cluster, software, stage, out);
+  add_cp(config, cluster, layers, out);
+  return out;
+}
+
+}  // namespace suite::predict

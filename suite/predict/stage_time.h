@@ -1,0 +1,32 @@
+#pragma once
+// The time of one micro-batch through the layers of a pipeline stage, by kind.
+
+#include "suite/configuration/training_config.h"
+#include "suite/predict/cluster.h"
+#include "suite/predict/software.h"
+
+namespace suite::predict {
+
+struct Seconds {
+  double gemm = 0, attention = 0, memory = 0;  // computing
+  double tp = 0, cp = 0;                       // communication that computing waits for
+  double tp_hidden = 0, cp_hidden = 0;         // communication beside computing
+  double computing() const { return gemm + attention + memory; }
+  double total() const { return computing() + tp + cp; }
+  Seconds& operator+=(const Seconds& other);
+  Seconds scaled(double by) const;
+};
+
+struct StageSeconds {
+  Seconds forward, recompute, backward_input, backward_weights;
+  double backward() const {
+    return recompute.total() + backward_input.total() + backward_weights.total();
+  }
+  Seconds sum() const;
+};
+
+// config: complete (resolve.h). stage: of config.degrees.pp.
+StageSeconds stage_seconds(const TrainingConfig& config, const Cluster& cluster,
+                           const Software& software, int stage);
+
+}  // namespace suite::predict

@@ -1,0 +1,140 @@
+// `shardmark predict`: the time of a training step on a cluster, before it runs.
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "harness/run/run.h"
+#include "suite/configuration/models.h"
+#include "suite/files/new_file.h"
+#include "suite/plan/training_options.h"
+#include "suite/predict/published.h"
+#include "suite/predict/report.h"
+#include "suite/predict/search.h"
+#include "suite/program/commands.h"
+
+namespace suite {
+namespace {
+
+struct Words {
+  configuration::Sources sources;
+  std::string cluster = "dgx_h100", software = "megatron_core", json_file;
+  std::string arguments_file, config_file;
+  double gpu_memory = 0;
+  bool explain = false, published = false, search = false;
+};
+
+// Returns no value after printing the help.
+std::optional<Words> parse(int argc, char** argv) {
+  Words words;
+  Options options("predict", "[MEGATRON ARGUMENTS]",
+                  "Prints the time of a training step on a cluster, before it runs: computation, "
+                  "communication, bubble, memory, energy.");
+  add_training_options(options, words.sources);
+  options.group("Cluster");
+  options.text("--cluster", "NAME", words.cluster,
+               fmt::format("a file NAME.json, or {} (default: {})",
+                           fmt::join(predict::cluster_names(), ", "), words.cluster));
+  options.choices(predict::cluster_names);
+  options.number("--gpus", "N", words.sources.gpus, 1, 1'000'000, "GPUs of the run (default: 1)");
+  options.text("--software", "NAME", words.software,
+               fmt::format("overlap and volumes of a program: {} (default: {})",
+                           fmt::join(predict::software_names(), ", "), words.software));
+  options.choices(predict::software_names);
+  options.group("Search");
+  options.flag("--search", words.search,
+               "find the fastest degrees, ZeRO stage, micro-batch, recomputation and schedule");
+  options.positive("--gpu-memory-gb", "N", words.gpu_memory,
+                   "memory that a GPU may hold, in GB (default: the cluster's)");
+  options.text("--write-arguments", "FILE", words.arguments_file,
+               "write Megatron-LM's arguments of the fastest");
+  options.text("--write-config", "FILE", words.config_file,
+               "write the ds_config.json of the fastest");
+  options.group("Output");
+  options.text("--json", "FILE", words.json_file, "write the prediction as JSON");
+  options.flag("--explain", words.explain,
+               "add the formulas, the numbers of the cluster, and every key with its source");
+  options.flag("--published", words.published, "compare predictions with published runs");
+  if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
+  configuration::check_megatron("predict", words.sources.words, options.names());
+  return words;
+}
+
+const predict::Software& software_of(const Words& words) try {
+  return predict::find_software(words.software);
+} catch (const std::invalid_argument& error) {
+  throw harness::UsageError(error.what());
+}
+
+predict::Report report_of(const configuration::Resolved& resolved, const Words& words) {
+  TrainingConfig config = resolved.config;
+  if (config.model.tokens > 0)
+    config.model.vocabulary = padded_vocabulary(config.model, config.degrees.tp);
+  try {
+    predict::Report report{config, predict::read_cluster(words.cluster), software_of(words)};
+    report.prediction = predict::predict_step(config, report.cluster, report.software);
+    const double error = predict::error_quantile(predict::compare_published(), 0.9);
+    report.prediction.low_s /= 1 + error;
+    report.prediction.high_s *= 1 + error;
+    return report;
+  } catch (const std::invalid_argument& error) {
+    throw harness::UsageError(error.what());
+  }
+}
+
+void write(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  NewFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+  fmt::print("{}\n", path);
+}
+
+int search(const configuration::Resolved& resolved, const Words& words) {
+  const predict::Cluster cluster = predict::read_cluster(words.cluster);
+  const std::vector<TrainingConfig> all =
+      predict::grid(resolved.config, cluster, static_cast<int>(words.sources.gpus));
+  const predict::Found found =
+      predict::fastest(all, cluster, software_of(words),
+                       words.gpu_memory > 0 ? words.gpu_memory * 1e9 : cluster.gpu.memory);
+  fmt::print("{}", text(found));
+  if (found.best.empty())
+    throw harness::UsageError(
+        fmt::format("no configuration of {} GPUs fits; give more GPUs, or a smaller model",
+                    words.sources.gpus));
+  const TrainingConfig& chosen = found.best.front().config;
+  fmt::print("\n{}", predict::megatron_arguments(chosen));
+  write(words.arguments_file, predict::megatron_arguments(chosen));
+  write(words.config_file, predict::deepspeed_config(chosen));
+  return harness::accepted;
+}
+
+}  // namespace
+
+int run_predict(int argc, char** argv) {
+  const std::optional<Words> parsed = parse(argc, argv);
+  if (!parsed) return harness::accepted;
+  const Words& words = *parsed;
+  if (words.published) {
+    fmt::print("{}", text(predict::compare_published()));
+    return harness::accepted;
+  }
+  if (!words.json_file.empty()) check_writable(words.json_file);
+  configuration::Sources sources = words.sources;
+  if (words.search) sources.gpus = 1;  // the search chooses the data-parallel size
+  const configuration::Resolved resolved = resolve(sources);
+  configuration::need_a_model(resolved.config, !words.sources.deepspeed_file.empty());
+  if (!resolved.config.model.has_shape())
+    throw harness::UsageError(
+        "predict requires a model's shape; give --model or --num-layers, --hidden-size, "
+        "--num-attention-heads and --seq-length");
+  if (words.search) return search(resolved, words);
+  const predict::Report report = report_of(resolved, words);
+  fmt::print("{}", text(report));
+  if (words.explain) fmt::print("\n{}", explanation(report, resolved));
+  write(words.json_file, json(report) + "\n");
+  return harness::accepted;
+}
+
+}  // namespace suite
