@@ -92,6 +92,7 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   config.degrees = {};
   config.pipeline = {};
   config.activations = {};
+  config.context = {};
   config.zero = {};
   config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
   config.zero.grad_accum_dtype = sums;
@@ -208,6 +209,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.zero.stage = 0;
   config.zero.options.offload_param = {};  // only ZeRO stage 3 supports it
   config.activations = {};
+  config.context = {};
   config.transport = machine::Transport::shared_memory;
   config.algorithms = {};
   const machine::Group alone{"reference", {world.rank()}, 0};
