@@ -29,7 +29,7 @@ struct ContextOptions {
 
   bool is_hybrid() const { return comm_type == CpCommType::a2a_p2p; }
   SequencePlacement placement(std::int64_t sequence, int cp) const {
-    return {order, sequence, cp, is_hybrid() ? a2a_size : 1};
+    return {order, sequence, cp, is_hybrid() && cp > 1 ? a2a_size : 1};
   }
   // Throws std::invalid_argument that names the key, its value and a valid value. heads, kv_heads:
   // of a tensor-parallel rank. cp must divide the sequence. With a2a every rank requires a head.
