@@ -7,10 +7,12 @@
 //   Tensor y = context.tensor({tokens, hidden}, Category::activations);
 //
 // With sequence_parallel (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2) a rank holds
-// tokens/tp consecutive rows between the tensor-parallel regions: its own rows.
+// tokens/tp consecutive rows between the tensor-parallel regions: its own rows. With context
+// parallelism (cp) `tokens` are those of the rank's parts of the sequences (own_rows.h).
 
 #include "collectives/communicator/communicator.h"
 #include "collectives/placement.h"
+#include "layers/context_parallel/context_parallel.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
 
@@ -27,6 +29,7 @@ struct Context {
   bool recompute_core_attention = false;  // backward recomputes probabilities (paper, section 5)
   bool flash_attention = false;           // blockwise, without probabilities (attention.h)
   bool fused_epilogues = false;  // bias and GELU inside the product (machine/device/gemm.h)
+  ContextParallel cp{};          // the split of the sequences; by default ranks have whole ones
 
   machine::Stream& stream() const { return device.stream(); }
   machine::Kernels& kernels() const { return device.stream().kernels(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/own_rows.h"
 #include "layers/region.h"
 #include "machine/base/error.h"
 
@@ -30,27 +31,37 @@ Embedding::Embedding(const Context& context, Parameter& table, const GptConfig& 
                          context.between_regions());
 }
 
-template <class Work>
-void Embedding::for_positions(const Tensor& x, const Work& work) const {
-  const std::int64_t first = context_.first_row(x.rows());
-  for (std::int64_t row = 0, rows = 0; row < x.rows(); row += rows) {
-    const std::int64_t position = (first + row) % sequence_;
-    rows = std::min(sequence_ - position, x.rows() - row);
-    work(x.row_range(row, rows), position);
-  }
+Tensor Embedding::spread_rows(const Tensor& x, Dtype dtype) const {
+  if (context_.cp.segments(sequence_).front().stride == 1) return {};
+  return {context_.device,
+          dtype,
+          {std::min(x.rows(), context_.cp.rows(sequence_)), x.cols()},
+          Category::buffers};
 }
 
 void Embedding::forward(const std::int32_t* tokens, const Tensor& x) {
-  SHARDMARK_CHECK(context_.all_rows(x.rows()) % sequence_, ==, 0);
+  SHARDMARK_CHECK(context_.all_rows(x.rows()) % context_.cp.rows(sequence_), ==, 0);
   {
     const Tensor all = inside(context_, x);
     context_.kernels().embedding(tokens, table_.value, first_token(context_, table_), all);
     leave(context_, all, x);
   }
   if (!positions_) return;
-  for_positions(x, [&](const Tensor& rows, std::int64_t position) {
-    context_.kernels().add(rows, positions_->value.row_range(position, rows.rows()), rows);
-  });
+  const Tensor& value = positions_->value;
+  const Tensor spread = spread_rows(x, value.dtype());
+  for (const RowRun& run : own_runs(context_, sequence_, x.rows())) {
+    const Tensor rows = x.row_range(run.row, run.count);
+    Tensor added;
+    if (spread) {
+      added = spread.row_range(0, run.count);
+      const std::size_t bytes = value.row_range(0, 1).bytes();
+      context_.stream().copy_rows(added.data(), bytes, value.row_range(run.position, 1).data(),
+                                  static_cast<std::size_t>(run.step) * bytes, bytes, run.count);
+    } else {
+      added = value.row_range(run.position, run.count);
+    }
+    context_.kernels().add(rows, added, rows);
+  }
 }
 
 void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x) {
@@ -60,9 +71,22 @@ void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x) 
                                           table_.gradient);
   }
   if (!positions_) return;
-  for_positions(d_x, [&](const Tensor& rows, std::int64_t position) {
-    context_.kernels().accumulate(rows, positions_->gradient.row_range(position, rows.rows()));
-  });
+  const Tensor& gradient = positions_->gradient;
+  const Tensor spread = spread_rows(d_x, gradient.dtype());
+  for (const RowRun& run : own_runs(context_, sequence_, d_x.rows())) {
+    const Tensor rows = d_x.row_range(run.row, run.count);
+    if (!spread) {
+      context_.kernels().accumulate(rows, gradient.row_range(run.position, run.count));
+      continue;
+    }
+    const Tensor sums = spread.row_range(0, run.count);
+    const std::size_t bytes = gradient.row_range(0, 1).bytes(),
+                      apart = static_cast<std::size_t>(run.step) * bytes;
+    void* const first = gradient.row_range(run.position, 1).data();
+    context_.stream().copy_rows(sums.data(), bytes, first, apart, bytes, run.count);
+    context_.kernels().accumulate(rows, sums);
+    context_.stream().copy_rows(first, apart, sums.data(), bytes, bytes, run.count);
+  }
 }
 
 Parameters Embedding::parameters() {

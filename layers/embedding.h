@@ -10,7 +10,9 @@
 //
 // Communication: forward all-reduces x [tokens, hidden] over tp; backward sends no data. With
 // sequence parallelism x and d_x hold this rank's own rows, tokens all rows: forward
-// reduce-scatters, backward_weights gathers d_x, and the gradient of positions is partial.
+// reduce-scatters, backward_weights gathers d_x, and the gradient of positions is partial. With
+// context parallelism tokens are the rank's own, and rows of other positions get no gradient. With
+// striped placement a buffer of [own rows of a sequence, hidden] holds every cp-th position.
 
 #include <cstdint>
 #include <optional>
@@ -42,10 +44,8 @@ class Embedding {
   Parameters parameters();
 
  private:
-  // Calls work(rows, position) for each run of rows of x in one sequence; position: of the first
-  // row.
-  template <class Work>
-  void for_positions(const Tensor& x, const Work& work) const;
+  // Returns memory for the rows of one run of positions that are not consecutive; else empty.
+  Tensor spread_rows(const Tensor& x, Dtype dtype) const;
 
   Context context_;
   std::int64_t sequence_;

@@ -102,7 +102,7 @@ TEST(GptConfig, FeedsForwardByMegatronsRule) {
 std::string refusal(const ActivationOptions& options, int tp, int pp = 1, int micro_batch = 1) {
   try {
     options.validate(config, tp, config.layers / pp);
-    options.validate_rows(config, tp, micro_batch);
+    options.validate_rows(config.sequence, tp, micro_batch);
   } catch (const std::invalid_argument& error) {
     return error.what();
   }

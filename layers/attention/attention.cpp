@@ -12,7 +12,7 @@ Attention::Attention(const Context& context, const std::string& name, const GptC
       heads_(config.heads / context.tp.size()),
       groups_(config.query_groups() / context.tp.size()),
       head_(config.head()),
-      sequence_(config.sequence),
+      sequence_(context.cp.rows(config.sequence)),
       group_heads_(config.heads / config.query_groups()),
       rotary_(config.rotary()),
       rotary_base_(config.rotary_base),
@@ -26,6 +26,7 @@ Attention::Attention(const Context& context, const std::string& name, const GptC
   SHARDMARK_CHECK(config.query_groups() % context.tp.size(), ==, 0);
   SHARDMARK_CHECK(config.heads % config.query_groups(), ==, 0);
   SHARDMARK_CHECK(config.hidden % config.heads, ==, 0);
+  SHARDMARK_CHECK(context.flash_attention || !context.cp.splits(), ==, true);
 }
 
 Matrix Attention::heads_of(const Tensor& tensor, std::int64_t first, std::int64_t count,
@@ -114,13 +115,18 @@ Tensor Attention::dropped(const Saved& saved) const {
 
 // Rotates queries and keys, head by head of the groups.
 void Attention::rotate(const Tensor& qkv, bool back) const {
-  for (std::int64_t j = 0; rotary_ && j <= group_heads_; ++j) {
-    const Matrix heads = of_groups(qkv, j);
-    if (back)
-      context_.kernels().rotary_backward(heads, {.base = rotary_base_}, heads);
-    else
-      context_.kernels().rotary(heads, {.base = rotary_base_}, heads);
-  }
+  if (!rotary_) return;
+  for (const Segment& rows : context_.cp.segments(sequence_))
+    for (std::int64_t j = 0; j <= group_heads_; ++j) {
+      Matrix heads = of_groups(qkv, j);
+      heads.data = qkv.slice(rows.local * qkv.cols() + j * head_, {head_}).data();
+      heads.rows = rows.count;
+      const machine::Rotary by{rotary_base_, rows.global, rows.stride};
+      if (back)
+        context_.kernels().rotary_backward(heads, by, heads);
+      else
+        context_.kernels().rotary(heads, by, heads);
+    }
 }
 
 void Attention::attend(Saved& saved, Category kept) const {
@@ -196,16 +202,65 @@ void Attention::attend_blockwise_backward(const Tensor& d_context, Saved& saved)
   }
 }
 
+Attention::Parts Attention::make_parts(std::int64_t tokens, Category category) const {
+  const std::int64_t keys = groups_ * head_;
+  return {context_.tensor({tokens, heads_ * head_}, category),
+          context_.tensor({tokens, keys}, category), context_.tensor({tokens, keys}, category)};
+}
+
+void Attention::copy_columns(const Tensor& qkv, const Parts& parts, Copy direction) const {
+  const std::int64_t r = group_heads_;
+  const auto copy = [&](const Tensor& part, std::int64_t from, std::int64_t to, std::int64_t cols) {
+    const auto bytes = [](const Tensor& tensor) { return tensor.row_range(0, 1).bytes(); };
+    const Tensor whole = qkv.slice(from, {cols}), own = part.slice(to, {cols});
+    if (direction == Copy::to_parts)
+      context_.stream().copy_rows(own.data(), bytes(part), whole.data(), bytes(qkv), own.bytes(),
+                                  qkv.rows());
+    else
+      context_.stream().copy_rows(whole.data(), bytes(qkv), own.data(), bytes(part), own.bytes(),
+                                  qkv.rows());
+  };
+  for (std::int64_t group = 0; group < groups_; ++group) {
+    const std::int64_t first = group * (r + 2) * head_;
+    copy(parts.q, first, group * r * head_, r * head_);
+    copy(parts.k, first + r * head_, group * head_, head_);
+    copy(parts.v, first + (r + 1) * head_, group * head_, head_);
+  }
+}
+
+void Attention::attend_over_cp(Saved& saved, Category kept) {
+  const std::int64_t tokens = saved.qkv.rows(), sequences = tokens / sequence_;
+  if (!over_cp_ || over_cp_->sequences() != sequences)
+    over_cp_ =
+        std::make_unique<ContextAttention>(context_.cp, context_.device, context_.dtype,
+                                           HeadShape{sequences, heads_, groups_, head_}, scale_);
+  const Parts parts = make_parts(tokens, over_cp_->keeps_parts() ? kept : Category::buffers);
+  copy_columns(saved.qkv, parts, Copy::to_parts);
+  saved.qkv = Tensor();
+  saved.context = context_.tensor({tokens, heads_ * head_}, kept);
+  over_cp_->forward({parts.q, parts.k, parts.v, saved.context, {}}, saved.over_cp, kept);
+}
+
+AttentionGradients Attention::attend_over_cp_backward(const Tensor& d_context, Saved& saved) const {
+  const Parts parts = make_parts(d_context.rows(), Category::buffers);
+  const AttentionGradients gradients{parts.q, parts.k, parts.v};
+  over_cp_->backward(d_context, gradients, saved.over_cp);
+  return gradients;
+}
+
 void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
                         const Draw& draw) {
   const std::int64_t tokens = context_.all_rows(x.rows());
   SHARDMARK_CHECK(tokens % sequence_, ==, 0);
   saved.x = x;
   saved.draw = draw;
-  saved.qkv = context_.tensor({tokens, (heads_ + 2 * groups_) * head_}, kept);
+  saved.qkv = context_.tensor({tokens, (heads_ + 2 * groups_) * head_},
+                              context_.cp.splits() ? Category::buffers : kept);
   qkv_.forward(x, saved.qkv);
   rotate(saved.qkv, false);
-  if (context_.flash_attention)
+  if (context_.cp.splits())
+    attend_over_cp(saved, kept);
+  else if (context_.flash_attention)
     attend_blockwise(saved, kept);
   else
     attend(saved, kept);
@@ -213,14 +268,24 @@ void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category
 }
 
 void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept) {
-  saved.d_qkv = context_.tensor(saved.qkv.shape(), kept);
+  const Shape shape{saved.context.rows(), (heads_ + 2 * groups_) * head_};
+  const bool over_cp = context_.cp.splits();
+  if (!over_cp) saved.d_qkv = context_.tensor(shape, kept);
+  AttentionGradients apart;
   {
     const Tensor d_context = context_.tensor(saved.context.shape(), Category::buffers);
     saved.all_d_y = projection_.backward_input(d_y, d_context, kept);
-    if (context_.flash_attention)
+    if (over_cp)
+      apart = attend_over_cp_backward(d_context, saved);
+    else if (context_.flash_attention)
       attend_blockwise_backward(d_context, saved);
     else
       attend_backward(d_context, saved);
+  }
+  if (over_cp) {
+    saved.d_qkv = context_.tensor(shape, kept);
+    copy_columns(saved.d_qkv, {apart.d_q, apart.d_k, apart.d_v}, Copy::from_parts);
+    apart = {};
   }
   rotate(saved.d_qkv, true);
   saved.qkv = saved.probabilities = saved.log_sum_exp = Tensor();

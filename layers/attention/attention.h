@@ -26,12 +26,18 @@
 // with the same bits. With context.flash_attention there is no p and no other matrix [sequence,
 // sequence] (machine/device/flash_attention.h). The logarithm of the sum of exp of each row is
 // kept: [sequences * heads/tp * sequence] accumulators.
+//
+// With context parallelism (context.cp, which requires flash_attention) a rank has the rows of its
+// positions of every sequence. q, k and v are separate tensors, and context_attention.h attends to
+// the keys of all ranks.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "layers/column_parallel_linear.h"
 #include "layers/context.h"
+#include "layers/context_parallel/context_attention.h"
 #include "layers/dropout.h"
 #include "layers/gpt_config.h"
 #include "layers/row_parallel_linear.h"
@@ -46,7 +52,8 @@ class Attention {
   // and adds d_qkv.
   struct Saved {
     Tensor x, qkv, probabilities, log_sum_exp, context;  // x is the caller's
-    Tensor all_d_y, d_qkv;  // of all rows; without sequence parallelism the caller's d_y
+    Tensor all_d_y, d_qkv;            // of all rows; without sequence parallelism the caller's d_y
+    ContextAttention::Saved over_cp;  // with context parallelism, in place of qkv and log_sum_exp
     Draw draw;
   };
 
@@ -89,15 +96,27 @@ class Attention {
   void attend_blockwise(Saved& saved, Category kept) const;
   void attend_backward(const Tensor& d_context, Saved& saved) const;
   void attend_blockwise_backward(const Tensor& d_context, Saved& saved) const;
+  void attend_over_cp(Saved& saved, Category kept);
+  AttentionGradients attend_over_cp_backward(const Tensor& d_context, Saved& saved) const;
+  // Queries, keys and values as tensors [tokens, columns] of whole heads.
+  struct Parts {
+    Tensor q, k, v;
+  };
+  Parts make_parts(std::int64_t tokens, Category category) const;
+  // Copies columns between qkv and its parts.
+  enum class Copy { to_parts, from_parts };
+  void copy_columns(const Tensor& qkv, const Parts& parts, Copy direction) const;
 
   Context context_;
-  std::int64_t heads_, groups_, head_, sequence_;  // heads and groups of this rank; size of a head
-  std::int64_t group_heads_;                       // r
+  std::int64_t heads_, groups_, head_;  // heads and groups of this rank; size of a head
+  std::int64_t sequence_;               // rows of a sequence on this rank
+  std::int64_t group_heads_;            // r
   bool rotary_;
   double rotary_base_, scale_, dropout_;
   std::string dropout_name_;
   ColumnParallelLinear qkv_;
   RowParallelLinear projection_;
+  std::unique_ptr<ContextAttention> over_cp_;  // of the last number of sequences
 };
 
 }  // namespace layers

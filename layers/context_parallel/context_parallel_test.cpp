@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "layers/context_parallel/all_gather_attention.h"
+#include "layers/context_parallel/context_parallel.h"
+#include "layers/context_parallel/hybrid_attention.h"
 #include "layers/context_parallel/partial_attention.h"
 #include "layers/context_parallel/ring_attention.h"
 #include "layers/context_parallel/ulysses_attention.h"
@@ -18,7 +20,7 @@ using machine::Dtype;
 using machine::Tensor;
 using Values = std::vector<double>;
 
-enum class Algorithm { ring, all_gather, ulysses };
+enum class Algorithm { ring, all_gather, ulysses, hybrid };
 
 struct Shape {
   std::int64_t sequences = 2, sequence = 16, heads = 4, kv_heads = 4, head = 6;
@@ -82,7 +84,8 @@ double error(const Values& got, const Values& want) {
 // Runs both passes twice and compares this rank's rows by norms.
 void check(Rank& rank, Algorithm algorithm, const Shape& shape, SequenceOrder order,
            const Whole& whole, double bound) {
-  const SequencePlacement placement{order, shape.sequence, rank.tp.size()};
+  const SequencePlacement placement{order, shape.sequence, rank.tp.size(),
+                                    algorithm == Algorithm::hybrid ? 2 : 1};
   const CoreAttention attention{
       rank.world.device(), rank.tp,        placement,  rank.context.dtype, shape.sequences,
       shape.heads,         shape.kv_heads, shape.head, shape.scale(),      shape.causal};
@@ -121,6 +124,20 @@ void check(Rank& rank, Algorithm algorithm, const Shape& shape, SequenceOrder or
         ulysses.forward(tensors.q, tensors.k, tensors.v, tensors.out, saved, Category::activations);
         ulysses.backward(d_out, gradients, saved);
         EXPECT_FALSE(saved.q);
+        break;
+      }
+      case Algorithm::hybrid: {
+        const HybridGroups groups = hybrid_groups(rank.tp.group(), 2);
+        const auto shared = machine::Transport::shared_memory;
+        collectives::Communicator a2a(rank.world, groups.a2a, shared),
+            p2p(rank.world, groups.p2p, shared);
+        const HybridAttention hybrid(attention, a2a, p2p);
+        HybridAttention::Saved saved;
+        hybrid.forward(tensors.q, tensors.k, tensors.v, tensors.out, saved, Category::activations);
+        hybrid.backward(d_out, gradients, saved);
+        EXPECT_FALSE(saved.q);
+        a2a.barrier();
+        p2p.barrier();
         break;
       }
     }
@@ -173,6 +190,14 @@ TEST_P(ContextParallel, EveryPlacementAndLengthMatchesPlainLoops) {
 TEST_P(ContextParallel, GroupedQueriesMatchPlainLoops) {
   for (const auto& [heads, kv_heads] : {std::pair{4, 2}, {4, 1}, {6, 2}, {5, 5}, {8, 4}})
     check_all(GetParam(), {.sequence = 13, .heads = heads, .kv_heads = kv_heads}, Dtype::float64);
+}
+
+// An all-to-all of two ranks inside rings of two and three ranks, also with ranks without a row.
+TEST(HybridAttention, EveryPlacementAndLengthMatchesPlainLoops) {
+  for (const std::int64_t sequence : {16, 21, 3})
+    for (const int kv_heads : {4, 2})
+      check_all(Algorithm::hybrid, {.sequence = sequence, .kv_heads = kv_heads}, Dtype::float64, 1,
+                {4, 6});
 }
 
 TEST_P(ContextParallel, EveryDtypeIsNearDouble) {

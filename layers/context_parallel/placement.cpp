@@ -30,6 +30,7 @@ std::int64_t SequencePlacement::chunk_begin(int index) const {
 }
 
 std::int64_t SequencePlacement::rows(int rank) const {
+  if (inner > 1) return part_of(outer().rows(rank / inner), inner, rank % inner).size();
   if (order == SequenceOrder::zigzag) return chunk(rank) + chunk(2 * ranks - 1 - rank);
   return part_of(sequence, ranks, rank).size();  // the same number for stripes
 }
@@ -42,6 +43,17 @@ std::int64_t SequencePlacement::most_rows() const {
 
 std::vector<Segment> SequencePlacement::segments(int rank) const {
   std::vector<Segment> all;
+  if (inner > 1) {
+    const auto own = part_of(outer().rows(rank / inner), inner, rank % inner);
+    for (const Segment& whole : outer().segments(rank / inner)) {
+      const std::int64_t begin = std::max(own.begin, whole.local),
+                         end = std::min(own.begin + own.size(), whole.local + whole.count);
+      if (begin < end)
+        all.push_back({begin - own.begin, whole.global + (begin - whole.local) * whole.stride,
+                       end - begin, whole.stride});
+    }
+    return all;
+  }
   switch (order) {
     case SequenceOrder::contiguous:
       all = {{0, part_of(sequence, ranks, rank).begin, rows(rank), 1}};
@@ -80,6 +92,7 @@ RankRow SequencePlacement::place(std::int64_t position) const {
 }
 
 std::optional<Tile> SequencePlacement::tile(int query_rank, int key_rank, bool causal) const {
+  SHARDMARK_CHECK(inner, ==, 1);
   const std::int64_t queries = rows(query_rank), keys = rows(key_rank);
   Tile tile{0, queries, 0, keys, false};
   if (causal) {

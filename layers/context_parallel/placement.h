@@ -53,6 +53,12 @@ struct SequencePlacement {
   SequenceOrder order = SequenceOrder::contiguous;
   std::int64_t sequence = 1;  // positions
   int ranks = 1;
+  // Consecutive ranks that split the rows of one outer rank into consecutive rows (hybrid
+  // attention).
+  int inner = 1;
+
+  // Returns the placement over groups of `inner` ranks.
+  SequencePlacement outer() const { return {order, sequence, ranks / inner}; }
 
   std::int64_t rows(int rank) const;
   std::int64_t most_rows() const;  // of any rank
@@ -60,7 +66,8 @@ struct SequencePlacement {
   RankRow place(std::int64_t position) const;
   // Returns the rows of a rank in ascending order, without empty segments.
   std::vector<Segment> segments(int rank) const;
-  // Returns the rows between which the mask is not empty. Without a causal mask: all of them.
+  // Requires inner 1. Returns the rows between which the mask is not empty. Without a causal mask:
+  // all of them.
   std::optional<Tile> tile(int query_rank, int key_rank, bool causal) const;
   // Returns the pairs of a query of this rank and a key of any rank that the query sees.
   std::int64_t pairs(int query_rank, bool causal) const;

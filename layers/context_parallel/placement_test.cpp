@@ -48,6 +48,23 @@ TEST(Placement, HoldsEveryPositionOnceInAscendingOrder) {
   });
 }
 
+TEST(Placement, InnerRanksSplitTheRowsOfAnOuterRank) {
+  each_placement([](const SequencePlacement& outer) {
+    for (const int inner : {2, 3}) {
+      const SequencePlacement placement{outer.order, outer.sequence, outer.ranks * inner, inner};
+      for (int rank = 0; rank < outer.ranks; ++rank) {
+        std::vector<std::int64_t> mine, theirs;
+        for (std::int64_t row = 0; row < outer.rows(rank); ++row)
+          theirs.push_back(outer.position(rank, row));
+        for (int of = rank * inner; of < (rank + 1) * inner; ++of)
+          for (std::int64_t row = 0; row < placement.rows(of); ++row)
+            mine.push_back(placement.position(of, row));
+        EXPECT_EQ(mine, theirs);
+      }
+    }
+  });
+}
+
 TEST(Placement, OrdersAreThoseOfThePapers) {
   const auto positions = [](SequenceOrder order, int rank) {
     std::vector<std::int64_t> all;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/context_parallel/ring_attention.h"
 #include "machine/base/error.h"
 
 namespace layers {
@@ -53,9 +54,15 @@ void each_segment(const CoreAttention& attention, int rank, const Move& move) {
 
 }  // namespace
 
-UlyssesAttention::UlyssesAttention(const CoreAttention& attention)
-    : attention_(attention), split_{attention.heads, attention.kv_heads, attention.cp.size()} {
+UlyssesAttention::UlyssesAttention(const CoreAttention& attention, const CoreAttention* ring)
+    : attention_(attention),
+      ring_(ring),
+      split_{attention.heads, attention.kv_heads, attention.cp.size()} {
   attention.check();
+  if (ring) {
+    SHARDMARK_CHECK(split_.calls(attention.cp.rank()).size(), ==, 1U);
+    SHARDMARK_CHECK(ring->rows(), ==, attention.placement.sequence);
+  }
   SHARDMARK_CHECK(attention.heads, >=, attention.cp.size());
   layers_ = split_.layers();
   copies_ = *std::ranges::max_element(layers_) + 1;
@@ -172,6 +179,10 @@ void UlyssesAttention::sum_to_sequence(const Tensor& whole, const Tensor& part) 
   a.kernels().cast(sum, part);
 }
 
+std::vector<HeadSplit::Call> UlyssesAttention::calls() const {
+  return ring_ ? std::vector<HeadSplit::Call>() : split_.calls(attention_.cp.rank());
+}
+
 void UlyssesAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                Saved& saved, Category kept) const {
   const CoreAttention& a = attention_;
@@ -184,8 +195,9 @@ void UlyssesAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v
   saved.k = whole(k, keys_);
   saved.v = whole(v, keys_);
   saved.out = alone ? out : make_whole(queries_, kept);
-  saved.log_sum_exp = a.sums({a.sequences * split_.queries(a.cp.rank()).size() * positions}, kept);
-  for (const HeadSplit::Call& call : split_.calls(a.cp.rank()))
+  saved.log_sum_exp = a.sums({a.sequences * split_.queries(a.cp.rank()).size(), positions}, kept);
+  if (ring_) ring_attention(*ring_, saved);
+  for (const HeadSplit::Call& call : calls())
     flash_attention(a.stream(), some_heads(a, saved.q, call.query, call.queries),
                     some_heads(a, saved.k, call.key, call.keys),
                     some_heads(a, saved.v, call.key, call.keys), {a.scale, a.causal},
@@ -206,7 +218,8 @@ void UlyssesAttention::backward(const Tensor& d_out, const AttentionGradients& g
   };
   Tensor d_q = make(queries_, gradients.d_q), d_k = make(keys_, gradients.d_k),
          d_v = make(keys_, gradients.d_v);
-  for (const HeadSplit::Call& call : split_.calls(a.cp.rank())) {
+  if (ring_) ring_attention_backward(*ring_, saved, whole_d_out, {d_q, d_k, d_v});
+  for (const HeadSplit::Call& call : calls()) {
     const auto queries = [&](const Tensor& tensor) {
       return some_heads(a, tensor, call.query, call.queries);
     };

@@ -23,8 +23,9 @@ namespace layers {
 
 class UlyssesAttention {
  public:
-  // attention outlives the object.
-  explicit UlyssesAttention(const CoreAttention& attention);
+  // Both outlive the object. ring: attention of the own heads, whose rows are those of the group of
+  // `attention`; null: the group has whole sequences.
+  explicit UlyssesAttention(const CoreAttention& attention, const CoreAttention* ring = nullptr);
 
   // The tensors of the own heads: [sequences * sequence, heads of the rank * head]. On one rank
   // they are the caller's. log_sum_exp is stored call by call (head_split.h).
@@ -42,6 +43,7 @@ class UlyssesAttention {
     std::vector<collectives::ChunkRange> heads;
     std::shared_ptr<const collectives::TrafficMatrix> to_heads, to_sequence;
   };
+  std::vector<HeadSplit::Call> calls() const;  // of the blockwise kernel on whole sequences
   Route make_route(const std::vector<collectives::ChunkRange>& heads) const;
   std::int64_t own_width(const Route& route) const;
   machine::Tensor make_whole(const Route& route, machine::Category category) const;
@@ -58,6 +60,7 @@ class UlyssesAttention {
                    const machine::Tensor& part) const;
 
   const CoreAttention& attention_;
+  const CoreAttention* const ring_;
   HeadSplit split_;
   std::vector<int> layers_;
   int copies_;

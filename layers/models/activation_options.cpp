@@ -58,15 +58,15 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_
                     recompute_num_layers, layers_of_stage);
 }
 
-void ActivationOptions::validate_rows(const GptConfig& config, int tp, int micro_batch_size) const {
-  const std::int64_t rows = std::int64_t{micro_batch_size} * config.sequence;
+void ActivationOptions::validate_rows(int sequence, int tp, int micro_batch_size) const {
+  const std::int64_t rows = std::int64_t{micro_batch_size} * sequence;
   if (!sequence_parallel || rows % tp == 0) return;
-  const int unit = tp / std::gcd(config.sequence, tp);
+  const int unit = tp / std::gcd(sequence, tp);
   const int nearest = std::max(1, (micro_batch_size + unit / 2) / unit) * unit;
   machine::reject(
       "sequence-parallel requires tokens that tp {} divides (got micro-batch-size {} x sequence {} "
       "= {}; example: micro-batch-size {})",
-      tp, micro_batch_size, config.sequence, rows, nearest);
+      tp, micro_batch_size, sequence, rows, nearest);
 }
 
 std::vector<LayerGroup> layer_groups(const ActivationOptions& options, std::size_t layers) {

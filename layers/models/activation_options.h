@@ -43,8 +43,8 @@ struct ActivationOptions {
   // selective recomputation does not support use_flash_attn. fused_epilogues requires biases.
   void validate(const GptConfig& config, int tp, int layers_of_stage) const;
   // Throws std::invalid_argument if sequence_parallel is set and tp does not divide the tokens of a
-  // micro-batch.
-  void validate_rows(const GptConfig& config, int tp, int micro_batch_size) const;
+  // micro-batch. sequence: the rows of a sequence on a context-parallel rank.
+  void validate_rows(int sequence, int tp, int micro_batch_size) const;
 
   bool operator==(const ActivationOptions&) const = default;
 };

@@ -17,7 +17,8 @@ BlockRange StageIndex::blocks(const GptConfig& config) const {
 
 GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
                    Dtype dtype, StageIndex stage, const ActivationOptions& options,
-                   machine::Device* checkpoint_host, Parameter* shared_table)
+                   machine::Device* checkpoint_host, Parameter* shared_table,
+                   const ContextParallel& cp)
     : config_(config),
       options_(options),
       context_{device,
@@ -26,7 +27,8 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                options.sequence_parallel,
                options.recompute_granularity == RecomputeGranularity::selective,
                options.use_flash_attn,
-               options.fused_epilogues},
+               options.fused_epilogues,
+               cp},
       checkpoints_(context_, options, checkpoint_host),
       stage_(stage),
       embedding_dropout_{context_, "embedding.dropout", config.hidden_dropout} {
@@ -58,8 +60,9 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
 }
 
 Shape GptStage::boundary(int sequences) const {
-  options_.validate_rows(config_, context_.tp.size(), sequences);
-  return {context_.own_rows(std::int64_t{sequences} * config_.sequence), config_.hidden};
+  const std::int64_t rows = context_.cp.rows(config_.sequence);
+  options_.validate_rows(static_cast<int>(rows), context_.tp.size(), sequences);
+  return {context_.own_rows(sequences * rows), config_.hidden};
 }
 
 Parameters GptStage::parameters() {

@@ -12,9 +12,10 @@
 //
 // Activations between stages are [tokens, hidden], tokens = batch.sequences * config.sequence, and
 // with sequence parallelism [tokens/tp, hidden], this rank's own rows; tokens and targets have all
-// rows. On the last stage `out` is one double: the *sum* of the losses of the tokens that have a
-// target. Gradients are those of the sum, times loss_scale; the optimizer step divides by the
-// number of those tokens, once.
+// rows. With context parallelism tokens and targets are those of the rank's positions, and `tokens`
+// is their number. On the last stage `out` is one double: the *sum* of the losses of the tokens
+// that have a target. Gradients are those of the sum, times loss_scale; the optimizer step divides
+// by the number of those tokens, once.
 //
 // The caller names micro-batches by an index; any number may be in flight. Tensors for backward are
 // kept under Category::activations, and backward frees them. gpt_memory.h lists all memory exactly,
@@ -56,8 +57,8 @@ struct StageIndex {
   BlockRange blocks(const GptConfig& config) const;
 };
 
-// int32 [sequences, config.sequence], in memory that the device reads. Tokens are read on the first
-// stage, targets on the last. A token with a negative target does not count.
+// int32 [sequences, rows of a sequence on this rank], in memory that the device reads. Tokens are
+// read on the first stage, targets on the last. A token with a negative target does not count.
 struct TokenBatch {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
@@ -80,10 +81,12 @@ class GptStage {
  public:
   // Throws the exceptions of GptConfig::validate and ActivationOptions::validate. Allocates no
   // memory. checkpoint_host: for cpu_checkpointing, see Checkpoints. shared_table: for the last
-  // stage, the tied table of a first stage on the same rank, which keeps the parameter.
+  // stage, the tied table of a first stage on the same rank, which keeps the parameter. cp: the
+  // split of the sequences; it requires options.use_flash_attn.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
            Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
-           machine::Device* checkpoint_host = nullptr, Parameter* shared_table = nullptr);
+           machine::Device* checkpoint_host = nullptr, Parameter* shared_table = nullptr,
+           const ContextParallel& cp = {});
   GptStage(const GptStage&) = delete;
   GptStage& operator=(const GptStage&) = delete;
 

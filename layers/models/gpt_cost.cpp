@@ -7,7 +7,7 @@ namespace {
 class Calls {
  public:
   Calls(const GptConfig& config, const StageCase& stage)
-      : stage_(stage), n_(std::int64_t{stage.sequences} * config.sequence), h_(config.hidden) {}
+      : config_(config), stage_(stage), n_(stage.tokens(config)), h_(config.hidden) {}
 
   // Count the collectives at the entries and at the exits of `regions` tensor-parallel regions. The
   // backward of an exit counts as an entry.
@@ -17,6 +17,10 @@ class Calls {
   void leave(int regions) { (stage_.options.sequence_parallel ? scatters_ : reduces_) += regions; }
   void gather(int calls) { gathers_ += calls; }
   void reduce_row_values(int calls) { row_values_ += calls; }
+  void attend(int forwards, int backwards) {
+    forwards_ += forwards;
+    backwards_ += backwards;
+  }
 
   std::vector<CollectiveCalls> take() const {
     using machine::Operation;
@@ -28,13 +32,23 @@ class Calls {
         {"tp", Operation::all_reduce, accumulator, stage_.tp, n_, row_values_},
     };
     std::erase_if(calls, [this](const auto& one) { return stage_.tp == 1 || one.calls == 0; });
+    if (stage_.cp.ranks == 1) return calls;
+    const ContextCost cost = core_attention_cost(config_, stage_);
+    for (const auto& [pass, times] :
+         {std::pair(&cost.forward, forwards_), {&cost.backward, backwards_}})
+      for (CollectiveCalls call : pass->calls) {
+        call.calls *= times;
+        if (times > 0) calls.push_back(call);
+      }
     return calls;
   }
 
  private:
+  const GptConfig& config_;
   const StageCase& stage_;
   std::int64_t n_, h_;
   int reduces_ = 0, gathers_ = 0, scatters_ = 0, row_values_ = 0;
+  int forwards_ = 0, backwards_ = 0;  // of core attention
 };
 
 // Elements of the matrices of a layer.
@@ -47,7 +61,27 @@ int layers_of(const GptConfig& config, const StageCase& stage) {
   return stage.stage.blocks(config).size();
 }
 
+int recomputed_layers(const GptConfig& config, const StageCase& stage) {
+  std::size_t count = 0;
+  for (const LayerGroup& group :
+       layer_groups(stage.options, static_cast<std::size_t>(layers_of(config, stage))))
+    if (group.recomputed) count += group.end - group.begin;
+  return static_cast<int>(count);
+}
+
 }  // namespace
+
+ContextCost core_attention_cost(const GptConfig& config, const StageCase& stage) {
+  return context_cost({.ranks = stage.cp.ranks,
+                       .rank = stage.cp.rank,
+                       .options = stage.cp.options,
+                       .dtype = stage.dtype,
+                       .sequences = stage.sequences,
+                       .sequence = config.sequence,
+                       .heads = config.heads / stage.tp,
+                       .kv_heads = config.query_groups() / stage.tp,
+                       .head = config.head()});
+}
 
 std::int64_t parameters_count(const GptConfig& config) {
   return stage_parameters_count(config, {});
@@ -75,9 +109,9 @@ double model_flops(const GptConfig& config, std::int64_t tokens) {
 }
 
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage) {
-  const std::int64_t rows = std::int64_t{stage.sequences} * config.sequence;
   const int cut = stage.options.sequence_parallel ? stage.tp : 1;
-  return static_cast<std::size_t>(rows / cut * config.hidden) * machine::size_of(stage.dtype);
+  return static_cast<std::size_t>(stage.tokens(config) / cut * config.hidden) *
+         machine::size_of(stage.dtype);
 }
 
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage) {
@@ -85,6 +119,7 @@ std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageC
   if (stage.stage.first()) calls.leave(1);
   calls.enter(2 * layers_of(config, stage));
   calls.leave(2 * layers_of(config, stage));
+  calls.attend(layers_of(config, stage), 0);
   if (stage.stage.last()) {
     calls.enter(1);
     calls.reduce_row_values(3);
@@ -98,6 +133,7 @@ std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const
   if (stage.stage.last()) calls.leave(1);
   calls.enter(2 * layers_of(config, stage));
   calls.leave(2 * layers_of(config, stage));
+  calls.attend(recomputed_layers(config, stage), layers_of(config, stage));
   for (const LayerGroup& group :
        layer_groups(stage.options, static_cast<std::size_t>(layers_of(config, stage)))) {
     if (!group.recomputed) continue;
@@ -116,6 +152,22 @@ std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
   calls.enter(2 * layers_of(config, stage));
   if (stage.stage.first()) calls.enter(1);
   return calls.take();
+}
+
+ContextMessages forward_messages(const GptConfig& config, const StageCase& stage) {
+  ContextMessages all;
+  if (stage.cp.ranks > 1)
+    add(all, core_attention_cost(config, stage).forward.messages, layers_of(config, stage));
+  return all;
+}
+
+ContextMessages backward_input_messages(const GptConfig& config, const StageCase& stage) {
+  ContextMessages all;
+  if (stage.cp.ranks == 1) return all;
+  const ContextCost cost = core_attention_cost(config, stage);
+  add(all, cost.forward.messages, recomputed_layers(config, stage));
+  add(all, cost.backward.messages, layers_of(config, stage));
+  return all;
 }
 
 }  // namespace layers

@@ -3,19 +3,26 @@
 // collectives over tp (bytes held: gpt_memory.h). The oracles compare these with the counted
 // values, exactly.
 //
-// Notation: n tokens of a micro-batch (sequences * sequence), h hidden, V vocabulary, L layers of
-// this stage, t = tp.
+// Notation: n tokens of a micro-batch on this rank (sequences * sequence / cp), h hidden, V
+// vocabulary, L layers of this stage, t = tp.
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "collectives/communicator/calls.h"
+#include "layers/context_parallel/context_cost.h"
 #include "layers/models/gpt.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
 
 namespace layers {
+
+// A rank of a context-parallel group, whose degree divides the sequence.
+struct ContextRank {
+  int ranks = 1, rank = 0;
+  ContextOptions options{};
+};
 
 // One stage under one sharding, with one size of micro-batch.
 struct StageCase {
@@ -24,7 +31,15 @@ struct StageCase {
   int sequences = 1;
   Dtype dtype = Dtype::float32;
   ActivationOptions options{};
+  ContextRank cp{};
+
+  // Returns the tokens of a micro-batch on this rank.
+  std::int64_t tokens(const GptConfig& config) const {
+    return std::int64_t{sequences} * config.sequence / cp.ranks;
+  }
 };
+// Returns the cost of the core attention of one layer over cp. Requires cp.ranks above 1.
+ContextCost core_attention_cost(const GptConfig& config, const StageCase& stage);
 
 // Parameters of the whole model, a tied table once: for GPT-2 V h + s h + layers (12 h² + 13 h) + 2
 // h.
@@ -47,8 +62,8 @@ double model_flops(const GptConfig& config, std::int64_t tokens);
 // Bytes of a message between two stages: [tokens, hidden], this rank's own rows.
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 
-// Collectives over tp for one micro-batch, in elements of the whole buffer; empty if tp is 1
-// (Narayanan et al. 2021, arXiv:2104.04473, section 3.2):
+// Collectives over tp and cp for one micro-batch, those over tp in elements of the whole buffer;
+// empty if tp is 1 (Narayanan et al. 2021, arXiv:2104.04473, section 3.2):
 //
 //                     forward                  backward_input          backward_weights
 //   embedding         all-reduce n h
@@ -64,10 +79,15 @@ std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 //                     3 all-reduces n
 // Every recomputed layer adds its forward to backward_input; every group of layers with a
 // distributed input adds an all-gather of n h.
+//
+// Every forward of a layer, also a recomputed one, and every backward_input adds the collectives
+// over cp of context_cost.h, and its messages, which the last two functions return.
 using collectives::CollectiveCalls;
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage);
 std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage);
 std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
                                                     const StageCase& stage);
+ContextMessages forward_messages(const GptConfig& config, const StageCase& stage);
+ContextMessages backward_input_messages(const GptConfig& config, const StageCase& stage);
 
 }  // namespace layers

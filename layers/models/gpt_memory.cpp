@@ -13,14 +13,19 @@ namespace {
 // The notation of gpt_memory.h, in bytes; own: M/c. gathered: a copy of all rows with sequence
 // parallelism, M or 0; dropped: a gradient after dropout, M/c or 0. qkv, ffn, inner: Q/t, F/t, G/t.
 struct Sizes {
-  std::size_t n, c, A, t, L, M, own, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
+  std::size_t n, c, A, E, t, L, M, own, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
       log_sum_exp, logits;
   bool first_stage, last_stage, selective;
+  bool over_cp;      // attention is over cp: q, k and v are apart
+  bool keeps_parts;  // and backward reads them
+  ContextCost context{};
+  std::size_t spread = 0;  // elements of the positions that the embedding makes consecutive
 
   Sizes(const GptConfig& config, const StageCase& stage)
-      : n(static_cast<std::size_t>(stage.sequences) * static_cast<std::size_t>(config.sequence)),
+      : n(static_cast<std::size_t>(stage.tokens(config))),
         c(stage.options.sequence_parallel ? static_cast<std::size_t>(stage.tp) : 1),
         A(stage.dtype == Dtype::float64 ? 8 : 4),
+        E(machine::size_of(stage.dtype)),
         t(static_cast<std::size_t>(stage.tp)),
         L(static_cast<std::size_t>(stage.stage.blocks(config).size())),
         M(boundary_bytes(config, stage) * c),
@@ -36,13 +41,23 @@ struct Sizes {
                                              static_cast<std::size_t>(config.sequence)),
         R((config.normalization == Normalization::rms_norm ? 1 : 2) * n / c * A),
         P_dropped(config.attention_dropout > 0 ? P : 0),
-        log_sum_exp(
-            stage.options.use_flash_attn ? n * static_cast<std::size_t>(config.heads) / t * A : 0),
+        log_sum_exp(stage.options.use_flash_attn && stage.cp.ranks == 1
+                        ? n * static_cast<std::size_t>(config.heads) / t * A
+                        : 0),
         logits(M / static_cast<std::size_t>(config.hidden) *
                (static_cast<std::size_t>(config.vocabulary) / t)),
         first_stage(stage.stage.first()),
         last_stage(stage.stage.last()),
-        selective(stage.options.recompute_granularity == RecomputeGranularity::selective) {}
+        selective(stage.options.recompute_granularity == RecomputeGranularity::selective),
+        over_cp(stage.cp.ranks > 1),
+        keeps_parts(over_cp && stage.cp.options.comm_type != CpCommType::a2a &&
+                    !stage.cp.options.is_hybrid()) {
+    if (!over_cp) return;
+    context = core_attention_cost(config, stage);
+    if (stage.cp.options.order == SequenceOrder::striped && !config.rotary())
+      spread = std::min(n / c, n / static_cast<std::size_t>(stage.sequences)) *
+               static_cast<std::size_t>(config.hidden);
+  }
 
   // Returns the bytes of all rows of this rank's part of `whole` columns.
   std::size_t columns(const GptConfig& config, int whole) const {
@@ -77,8 +92,8 @@ struct Row {
 // clang-format off
 std::vector<Row> block_rows(const Sizes& z) {
   enum Moment : int {
-    norm1 = forward, qkv, core, context, projection, fc1, fc2,
-    d_mlp = input_half, d_fc1, d_norm2, d_again, d_core, d_qkv,
+    norm1 = forward, qkv, split, core, context, projection, fc1, fc2,
+    d_mlp = input_half, d_fc1, d_norm2, d_again, d_core, d_return, d_join, d_qkv,
     w_mlp = weight_half, w_attention
   };
   using enum Held;
@@ -88,13 +103,18 @@ std::vector<Row> block_rows(const Sizes& z) {
       {saved, "statistics of norm1", z.R, norm1, done},
       {saved, "residual", z.own, norm1, done},
       {now,   "norm1 of all rows", z.gathered, qkv, qkv},
-      {saved, "qkv", z.qkv, qkv, d_core},
+      {saved, "qkv", z.over_cp ? 0 : z.qkv, qkv, d_core},
+      {now,   "qkv before its split", z.over_cp ? z.qkv : 0, qkv, split},
+      {saved, "q, k and v", z.keeps_parts ? z.qkv : 0, split, d_core},
+      {now,   "q, k and v, otherwise", z.over_cp && !z.keeps_parts ? z.qkv : 0, split, core},
+      {saved, "kept by attention over cp", z.context.kept, core, d_core},
+      {now,   "attention over cp", z.context.forward.buffers, core, core},
       {now,   "scores", z.P, core, core},
       {now,   "probabilities, if recomputed", again, core, context},
       {saved, "probabilities, otherwise", z.P - again, core, d_core},
       {now,   "probabilities dropped", z.P_dropped, context, context},
       {saved, "log of the sum of exp", z.log_sum_exp, core, d_core},
-      {saved, "context", z.M / z.t, context, w_attention},
+      {saved, "context", z.M / z.t, z.over_cp ? core : context, w_attention},
       {now,   "residual before its scatter", z.gathered, projection, projection},
       {saved, "norm2", z.own, fc1, w_mlp},
       {saved, "statistics of norm2", z.R, fc1, done},
@@ -113,10 +133,13 @@ std::vector<Row> block_rows(const Sizes& z) {
       {later, "d_residual dropped", z.dropped, d_again, z.gathered > 0 ? d_qkv : w_attention},
       {later, "d_residual of all rows", z.gathered, d_core, w_attention},
       {later, "d_norm1", z.own, d_again, done},
-      {later, "d_qkv", z.qkv, d_again, w_attention},
+      {later, "d_qkv", z.qkv, z.over_cp ? d_join : d_again, w_attention},
+      {now,   "gradients of q, k and v", z.over_cp ? z.qkv : 0, d_core, d_join},
+      {now,   "backward of attention over cp", z.context.backward.buffers, d_core, d_core},
+      {now,   "its end", z.context.backward.buffers_at_end, d_return, d_return},
       {now,   "scores again", again, d_again, d_again},
       {now,   "probabilities again", again, d_again, d_core},
-      {now,   "d_context", z.M / z.t, d_core, d_core},
+      {now,   "d_context", z.M / z.t, d_core, z.over_cp ? d_return : d_core},
       {now,   "probabilities dropped, then d_scores", z.P, d_core, d_core},
       {now,   "d_norm1 before its scatter", z.gathered, d_qkv, d_qkv},
 
@@ -147,6 +170,8 @@ std::vector<Row> embedding_rows(const Sizes& z) {
   return {
       {Held::now, "x before its scatter", z.gathered, forward, forward},
       {Held::now, "d_x of all rows", z.gathered, weight_half, weight_half},
+      {Held::now, "positions", z.spread * z.E, forward + 1, forward + 1},
+      {Held::now, "their gradients", z.spread * z.A, weight_half + 1, weight_half + 1},
   };
 }
 // clang-format on

@@ -3,14 +3,14 @@
 // every part with its size and the moments between which it is held. All numbers here are sums over
 // that list, and the memory oracle compares them with the ledger.
 //
-// Notation, as in gpt_cost.h: n tokens of a micro-batch, h hidden, a heads, s sequence, t = tp, c =
-// t with sequence parallelism and 1 without, E bytes of a value, A of an accumulator; M = E n h,
-// the bytes of [tokens, hidden] for all rows, M/c for the own rows; P = E sequences (a/t) s², the
-// bytes of the attention probabilities; R, the bytes of a norm's statistics: 2 n A/c for LayerNorm,
-// n A/c for RMSNorm; Q, F and G, the bytes of all columns of qkv, of the output of GELU or SwiGLU,
-// and of its input: E n times h + 2 groups head, ffn, and ffn or with SwiGLU 2 ffn. GPT-2 has Q = 3
-// M, F = G = 4 M. The caller counts the tensors that it passes (in, out, d_out, d_in): M/c each,
-// except the loss, which is one double.
+// Notation, as in gpt_cost.h: n tokens of a micro-batch on this rank, h hidden, a heads, s
+// sequence, t = tp, c = t with sequence parallelism and 1 without, E bytes of a value, A of an
+// accumulator; M = E n h, the bytes of [tokens, hidden] for all rows, M/c for the own rows; P = E
+// sequences (a/t) s², the bytes of the attention probabilities; R, the bytes of a norm's
+// statistics: 2 n A/c for LayerNorm, n A/c for RMSNorm; Q, F and G, the bytes of all columns of
+// qkv, of the output of GELU or SwiGLU, and of its input: E n times h + 2 groups head, ffn, and ffn
+// or with SwiGLU 2 ffn. GPT-2 has Q = 3 M, F = G = 4 M. The caller counts the tensors that it
+// passes (in, out, d_out, d_in): M/c each, except the loss, which is one double.
 //
 // One layer keeps for backward:
 //   nothing recomputed  4 M/c + (Q + M + G + F)/t + P + 2 R
@@ -18,6 +18,8 @@
 //   use_flash_attn      as without recomputation, plus n (a/t) A; P is 0 in all formulas
 //   full                M/c for a group's first layer, M/t distributed, with cpu_checkpointing the
 //                       same bytes of host memory instead; 0 for the other layers
+// With context parallelism, p2p or all_gather: as with use_flash_attn. a2a keeps q, k, v and
+// context of its own heads for all positions in place of Q/t and the log-sum-exp (context_cost.h).
 // For GPT-2 in bfloat16 the first formula is sbh (8/c + 24/t + 2as/(ht)) + 16 sb/c. Korthikanti et
 // al. 2022 (arXiv:2205.05198, table 2) have sbh (10/c + 24/t + 5as/(ht)). Their additional 2/c and
 // 3as/(ht) are dropout (masks, and the dropped probabilities). We keep neither of them, because

@@ -54,6 +54,7 @@ struct SoftmaxMask {
 struct Rotary {
   double base = 10000;
   std::int64_t first_position = 0;  // of row 0
+  std::int64_t step = 1;            // between the positions of two rows
 };
 
 class Kernels {
@@ -213,7 +214,7 @@ class Kernels {
 
   // ---- rotary position embedding (Su et al. 2021, arXiv:2104.09864) of heads, a batch [sequences,
   // heads] of matrices [positions, head] with contiguous columns. Halves as in GPT-NeoX: columns i
-  // and i + head/2 turn by (first_position + row) base^(-2i/head). out may be x.
+  // and i + head/2 turn by (first_position + step row) base^(-2i/head). out may be x.
   virtual void rotary(const Matrix& x, const Rotary& options, const Matrix& out) = 0;
   // Applies the inverse rotation.
   virtual void rotary_backward(const Matrix& d_out, const Rotary& options, const Matrix& d_x) = 0;

@@ -38,6 +38,16 @@ Group Grid::group(Axis axis) const {
   return group;
 }
 
+Group Grid::replica_group() const {
+  Group group{std::string(name(Axis::dp)), {}, 0};
+  for (int dp = 0; dp < size(Axis::dp); ++dp)
+    for (int cp = 0; cp < size(Axis::cp); ++cp) {
+      if (dp == coordinate(Axis::dp) && cp == coordinate(Axis::cp)) group.index = group.size();
+      group.members.push_back(rank_at(Axis::dp, dp) + rank_at(Axis::cp, cp) - rank_);
+    }
+  return group;
+}
+
 Group Grid::embedding_group() const {
   const int last = size(Axis::pp) - 1;
   if (last == 0) return {"embedding", {rank_}, 0};

@@ -35,6 +35,15 @@ TEST(Grid, EveryRankHasItsCoordinates) {
   }
 }
 
+TEST(Grid, ReplicasAreTheRanksOfContextsAndOfDataParallelism) {
+  const Degrees degrees{.tp = 2, .cp = 2, .dp = 2, .pp = 2};
+  EXPECT_EQ(Grid(degrees, 3).replica_group().members, (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(Grid(degrees, 12).replica_group().members, (std::vector<int>{8, 10, 12, 14}));
+  EXPECT_EQ(Grid(degrees, 12).replica_group().index, 2);
+  EXPECT_EQ(Grid({.tp = 2, .dp = 3}, 3).replica_group().members,
+            Grid({.tp = 2, .dp = 3}, 3).group(Axis::dp).members);
+}
+
 TEST(Grid, OppositeStagesAreEquallyFarFromTheEnds) {
   const Degrees degrees{.tp = 2, .pp = 3};
   EXPECT_EQ(Grid(degrees, 1).opposite_group().members, (std::vector<int>{1, 5}));

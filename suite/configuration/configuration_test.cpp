@@ -205,6 +205,21 @@ TEST_F(Configuration, AcceptsMegatronArgumentsUnchanged) {
   EXPECT_EQ(t.precision.dtype, machine::Dtype::float16);
 }
 
+TEST_F(Configuration, SequenceParallelSizeIsUlyssesOverContiguousPositions) {
+  const std::string model =
+      "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 8 --vocab-size 64";
+  Sources sources = of(R"({"train_batch_size": 8, "sequence_parallel_size": 2})", 4);
+  sources.words = words_of("model", model);
+  const TrainingConfig t = resolve(sources).config;
+  EXPECT_EQ(t.degrees.cp, 2);
+  EXPECT_EQ(t.degrees.dp, 2);
+  EXPECT_EQ(t.shards(), 4);
+  EXPECT_EQ(t.context.comm_type, layers::CpCommType::a2a);
+  EXPECT_EQ(t.context.order, layers::SequenceOrder::contiguous);
+  sources.words = words_of("model", model + " --context-parallel-size 4");
+  expect_words(refusal(sources), {"sequence_parallel_size", "--context-parallel-size"});
+}
+
 // The published pair of files. Its batch size is inconsistent on 32 GPUs, but valid on 1024.
 TEST_F(Configuration, CombinesBothFiles) {
   Sources both{.deepspeed_file = fixture("megatron_deepspeed.json"),

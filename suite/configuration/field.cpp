@@ -24,6 +24,8 @@ T parse(const std::string& text) {
   if constexpr (std::is_same_v<T, layers::RecomputeGranularity>)
     return layers::recompute_granularity(text);
   if constexpr (std::is_same_v<T, layers::RecomputeMethod>) return layers::recompute_method(text);
+  if constexpr (std::is_same_v<T, layers::CpCommType>) return layers::cp_comm_type(text);
+  if constexpr (std::is_same_v<T, layers::SequenceOrder>) return layers::sequence_order(text);
   if constexpr (std::is_same_v<T, zero::OffloadDevice>) return zero::find_offload_device(text);
 }
 

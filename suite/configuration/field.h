@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "layers/context_parallel/context_parallel.h"
 #include "layers/models/activation_options.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
@@ -43,7 +44,7 @@ class Field {
                std::optional<bool>*, std::optional<int>*, std::optional<std::int64_t>*,
                std::array<double, 2>*, machine::Dtype*, machine::Transport*, layers::Normalization*,
                layers::PositionEmbedding*, layers::RecomputeGranularity*, layers::RecomputeMethod*,
-               zero::OffloadDevice*>
+               layers::CpCommType*, layers::SequenceOrder*, zero::OffloadDevice*>
       at_;
 };
 

@@ -32,7 +32,7 @@ struct Selected {
 std::vector<Selected> selected(const TrainingConfig& config) {
   const TrainingConfig::Algorithms& all = config.algorithms;
   return {{"tp", all.tp, config.degrees.tp, of_tp_and_dp, true},
-          {"dp", all.dp, config.degrees.dp, of_tp_and_dp, true},
+          {"dp", all.dp, config.shards(), of_tp_and_dp, true},
           {"embedding", all.embedding, config.degrees.pp > 1 ? 2 : 1, of_embedding, false}};
 }
 

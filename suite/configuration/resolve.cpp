@@ -215,6 +215,14 @@ class Resolution {
   void degrees() {
     machine::Degrees& degrees = config_.degrees;
     if (!config_.tensor_parallel) degrees.tp = 1;
+    if (const std::optional<int> ulysses = config_.sequence_parallel_size) {
+      const Origin origin{said_.origin(&config_.sequence_parallel_size)->text(), "Ulysses"};
+      said_.set(Field(degrees.cp), static_cast<double>(*ulysses), origin);
+      if (*ulysses > 1) {
+        said_.set(Field(config_.context.comm_type), std::string("a2a"), origin);
+        said_.set(Field(config_.context.order), std::string("contiguous"), origin);
+      }
+    }
     const std::int64_t gpus = sources_.gpus;
     const std::int64_t cut = std::int64_t{degrees.tp} * degrees.pp * degrees.cp;
     if (gpus < 1 || gpus % cut != 0)

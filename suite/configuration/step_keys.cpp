@@ -41,6 +41,8 @@ const Needs no_decay_iters{"neither --lr-decay-iters nor scheduler.type", [](Con
                              return c.schedule.type.empty() && !c.schedule.lr_decay_iters;
                            }};
 const Needs tp{"--tensor-model-parallel-size above 1", [](Config c) { return c.degrees.tp > 1; }};
+const Needs cp{"--context-parallel-size above 1", [](Config c) { return c.degrees.cp > 1; }};
+const Needs hybrid{"--cp-comm-type a2a+p2p", [](Config c) { return c.context.is_hybrid(); }};
 const Needs pp{"--pipeline-model-parallel-size above 1", [](Config c) { return c.degrees.pp > 1; }};
 bool is_full(Config c) {
   return c.activations.recompute_granularity == layers::RecomputeGranularity::full;
@@ -95,13 +97,17 @@ std::vector<Key> step_keys() {
       axis("--pipeline-model-parallel-size", "pipeline.stages", AT(degrees.pp), "pipeline stages",
            degree()),
       axis("data-parallel-size", "", AT(degrees.dp), "replicas, over which ZeRO shards", degree()),
-      {.megatron = "--context-parallel-size",
-       .field = AT(degrees.cp),
-       .limits = degree(),
-       .effect = Effect::planned,
-       .why = "a training step has no context parallelism; the units ring_attention and "
-              "ulysses_attention measure it",
-       .in_step = [](Config c) { return c.degrees.cp == 1; }},
+      axis("--context-parallel-size", "", AT(degrees.cp),
+           "ranks that split every sequence; requires use-flash-attn", degree()),
+      axis("--cp-comm-type", "", AT(context.comm_type), "algorithm of attention over cp",
+           {.choices = {"p2p", "all_gather", "a2a", "a2a+p2p"},
+            .synonyms = {{"allgather", "all_gather"}}},
+           &cp),
+      axis("cp-a2a-size", "", AT(context.a2a_size),
+           "ranks of an all-to-all of cp-comm-type a2a+p2p", {.least = 2, .most = 1e5}, &hybrid),
+      axis("cp-placement", "", AT(context.order), "positions of a sequence on the ranks of cp",
+           {.choices = {"contiguous", "striped", "zigzag"}}, &cp),
+      row("", "sequence_parallel_size", AT(sequence_parallel_size), degree()),
       row("", "tensor_parallel.enabled", AT(tensor_parallel)),
       axis("--micro-batch-size", "train_micro_batch_size_per_gpu", AT(batch.micro_batch_size),
            "sequences of one forward pass", {.least = 1, .most = 1e5}),

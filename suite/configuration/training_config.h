@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/context_parallel/context_parallel.h"
 #include "layers/gpt_config.h"
 #include "layers/models/activation_options.h"
 #include "machine/device/dtype.h"
@@ -127,7 +128,9 @@ struct TrainingConfig {
   Algorithms algorithms;
   Pipeline pipeline;
   machine::Degrees degrees;
-  bool tensor_parallel = true;  // DeepSpeed's tensor_parallel.enabled
+  layers::ContextOptions context{};           // with degrees.cp above 1
+  std::optional<int> sequence_parallel_size;  // DeepSpeed's degree of Ulysses; sets cp and context
+  bool tensor_parallel = true;                // DeepSpeed's tensor_parallel.enabled
   Batch batch;
   Optimizer optimizer;
   Schedule schedule;
@@ -144,8 +147,10 @@ struct TrainingConfig {
                             (std::int64_t{degrees.dp} * batch.micro_batch_size));
   }
   std::int64_t tokens() const { return std::int64_t{batch.global_batch_size} * model.sequence; }
-  int shards() const { return degrees.dp * degrees.cp; }  // number of ZeRO shards
-  machine::Dtype gradient_dtype() const;                  // in which gradients are added up
+  // Ranks that hold the same parameters, over which gradients are reduced and ZeRO shards.
+  int shards() const { return degrees.dp * degrees.cp; }
+  int own_sequence() const { return model.sequence / degrees.cp; }  // positions on a rank of cp
+  machine::Dtype gradient_dtype() const;  // in which gradients are added up
   // Throws std::invalid_argument if the values do not support the dtypes of gradients.
   void check_gradient_dtypes() const;
   zero::StepOptions step_options() const;

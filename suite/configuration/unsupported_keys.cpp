@@ -91,8 +91,6 @@ constexpr Reason refused[] = {
     {missing, "zero_optimization.overlap_comm", "tensor_parallel.tp_overlap_comm=false"},
     {only_gpt, "tensor_parallel.autotp_size",
      "tensor_parallel.partition_config tensor_parallel.preset_model"},
-    {"sequences are sharded by a degree of the model's arguments",
-     "Megatron's --context-parallel-size", "sequence_parallel_size=1"},
     {only_gpt, "",
      "expert_parallel use_data_before_expert_parallelism=false curriculum_learning "
      "data_efficiency compression_training weight_quantization quantize_training "

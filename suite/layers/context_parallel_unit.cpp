@@ -15,11 +15,8 @@ namespace {
 
 constexpr int longest_head = 256;  // machine/device/flash_attention.h
 
-layers::SequencePlacement placement_of(const ContextParallelCase& c) {
-  layers::SequencePlacement placement{{}, c.seq_length, c.ranks};
-  for (const layers::SequenceOrder order : layers::all_orders)
-    if (layers::name(order) == c.placement) placement.order = order;
-  return placement;
+layers::ContextOptions options_of(const ContextParallelCase& c, layers::CpCommType comm_type) {
+  return {comm_type, layers::sequence_order(c.placement), c.cp_a2a_size};
 }
 
 AttentionSizes attention_sizes(const ContextParallelCase& c) {
@@ -63,6 +60,12 @@ std::string why_no_sizes(const ContextParallelCase& c) {
       throw harness::UsageError(fmt::format("--{} is {}; expected at least 1", axis, value));
   if (c.kv_channels > longest_head)
     return fmt::format("kv-channels is {}; expected at most {}", c.kv_channels, longest_head);
+  if (c.cp_comm_type == "a2a+p2p" && (c.ranks % c.cp_a2a_size != 0 || c.ranks == c.cp_a2a_size ||
+                                      c.num_query_groups % c.cp_a2a_size != 0))
+    return fmt::format(
+        "cp-comm-type a2a+p2p expects ranks {} above cp-a2a-size {} and divided by it, and so "
+        "num-query-groups {}",
+        c.ranks, c.cp_a2a_size, c.num_query_groups);
   if (c.num_attention_heads % c.num_query_groups != 0)
     return fmt::format(
         "num-attention-heads is {}; expected a multiple of num-query-groups {} (example: {})",
@@ -73,6 +76,22 @@ std::string why_no_sizes(const ContextParallelCase& c) {
 
 // Blocks and chunks are as in MPI's usual split: the first `sequence % parts` have one more.
 int owner_of(const ContextParallelCase& c, std::int64_t position) {
+  if (c.cp_comm_type == "a2a+p2p") {
+    ContextParallelCase ring = c;
+    ring.cp_comm_type = "p2p";
+    ring.ranks = c.ranks / c.cp_a2a_size;
+    const int rank = owner_of(ring, position);
+    std::int64_t before = 0, all = 0;  // positions of this rank of the ring
+    for (std::int64_t other = 0; other < c.seq_length; ++other) {
+      if (owner_of(ring, other) != rank) continue;
+      ++all;
+      before += other < position;
+    }
+    ring.ranks = c.cp_a2a_size;
+    ring.seq_length = static_cast<int>(all);
+    ring.placement = "contiguous";
+    return rank * c.cp_a2a_size + owner_of(ring, before);
+  }
   if (c.placement == "striped") return static_cast<int>(position % c.ranks);
   const std::int64_t parts = c.placement == "zigzag" ? 2 * c.ranks : c.ranks;
   const std::int64_t size = c.seq_length / parts, longer = c.seq_length % parts;
@@ -82,37 +101,35 @@ int owner_of(const ContextParallelCase& c, std::int64_t position) {
   return static_cast<int>(c.placement == "zigzag" ? std::min(part, parts - 1 - part) : part);
 }
 
-ContextParallelSizes::ContextParallelSizes(const ContextParallelCase& c, int rank)
-    : T(unsigned_of(std::int64_t{c.micro_batch_size} * c.seq_length)),
-      D(unsigned_of(std::int64_t{c.num_attention_heads} * c.kv_channels)),
-      K(unsigned_of(std::int64_t{c.num_query_groups} * c.kv_channels)),
-      H(unsigned_of(c.num_attention_heads)),
-      E(size_of(c.dtype)),
-      A(c.dtype == Dtype::float64 ? 8 : 4),
-      P(unsigned_of(c.ranks)) {
-  std::vector<std::uint64_t> tokens(P);
-  for (std::int64_t position = 0; position < c.seq_length; ++position)
-    tokens[static_cast<std::size_t>(owner_of(c, position))] += unsigned_of(c.micro_batch_size);
-  const auto of = [&](int offset) {
-    return tokens[static_cast<std::size_t>((rank + c.ranks + offset) % c.ranks)];
-  };
-  n = of(0);
-  next = of(1);
-  previous = of(-1);
-  m = *std::ranges::max_element(tokens);
-}
-
-ContextParallelShell::ContextParallelShell(const Case& c, Context& context)
+ContextParallelShell::ContextParallelShell(const Case& c, Context& context,
+                                           layers::CpCommType comm_type)
     : case_(c),
       context_(context),
       memory_(context.device.ledger()),
       cp_(context.world, context.group, c.transport),
-      attention_{context.device,           cp_,
-                 placement_of(c),          c.dtype,
-                 c.micro_batch_size,       c.num_attention_heads,
-                 c.num_query_groups,       c.kv_channels,
-                 attention_sizes(c).scale, c.causal},
-      sizes_(c, cp_.rank()) {
+      options_(options_of(c, comm_type)),
+      attention_{context.device,
+                 cp_,
+                 options_.placement(c.seq_length, c.ranks),
+                 c.dtype,
+                 c.micro_batch_size,
+                 c.num_attention_heads,
+                 c.num_query_groups,
+                 c.kv_channels,
+                 attention_sizes(c).scale,
+                 c.causal},
+      over_cp_(groups(), context.device, c.dtype,
+               {c.micro_batch_size, c.num_attention_heads, c.num_query_groups, c.kv_channels},
+               attention_sizes(c).scale, c.causal),
+      expected_(layers::context_cost({.ranks = c.ranks,
+                                      .rank = cp_.rank(),
+                                      .options = options_,
+                                      .dtype = c.dtype,
+                                      .sequences = c.micro_batch_size,
+                                      .sequence = c.seq_length,
+                                      .heads = c.num_attention_heads,
+                                      .kv_heads = c.num_query_groups,
+                                      .head = c.kv_channels})) {
   const auto tensor = [&](std::int64_t width) {
     return attention_.tensor({attention_.tokens(), width}, Category::buffers);
   };
@@ -129,11 +146,29 @@ ContextParallelShell::ContextParallelShell(const Case& c, Context& context)
   d_out_ = filled(whole_.d_out, D);
   out_ = tensor(D);
   gradients_ = {tensor(D), tensor(K), tensor(K)};
+  context_.device.stream().synchronize();
+  memory_.reset();  // all tensors of the caller exist
 }
 
-void ContextParallelShell::ready() {
-  context_.device.stream().synchronize();
-  memory_.reset();
+layers::ContextParallel ContextParallelShell::groups() {
+  if (options_.is_hybrid()) {
+    const layers::HybridGroups groups = layers::hybrid_groups(context_.group, options_.a2a_size);
+    a2a_ = std::make_unique<collectives::Communicator>(context_.world, groups.a2a, case_.transport);
+    p2p_ = std::make_unique<collectives::Communicator>(context_.world, groups.p2p, case_.transport);
+  }
+  return {&cp_, attention_.placement, options_.comm_type, a2a_.get(), p2p_.get()};
+}
+
+void ContextParallelShell::forward() {
+  over_cp_.forward({q_, k_, v_, out_, {}}, saved_, Category::activations);
+}
+void ContextParallelShell::backward() { over_cp_.backward(d_out_, gradients_, saved_); }
+
+std::vector<machine::Link*> ContextParallelShell::links() {
+  std::vector<machine::Link*> all;
+  for (collectives::Communicator* group : {&cp_, a2a_.get(), p2p_.get()})
+    if (group) all.push_back(&group->link());
+  return all;
 }
 
 std::string ContextParallelShell::why_not(const Case& c, const Context& context) {
@@ -151,7 +186,7 @@ std::vector<double> ContextParallelShell::draw(std::uint64_t which, std::int64_t
 }
 
 std::vector<double> ContextParallelShell::own_rows(const std::vector<double>& whole) const {
-  const auto width = static_cast<std::ptrdiff_t>(whole.size() / static_cast<std::size_t>(sizes_.T));
+  const auto width = static_cast<std::ptrdiff_t>(whole.size() / static_cast<std::size_t>(tokens()));
   std::vector<double> own;
   for (int s = 0; s < case_.micro_batch_size; ++s)
     for (std::int64_t position = 0; position < case_.seq_length; ++position)
@@ -170,26 +205,49 @@ std::size_t ContextParallelShell::passed_bytes() const {
   return bytes;
 }
 
+collectives::CallsCost ContextParallelShell::calls_of(const layers::ContextPass& pass) const {
+  collectives::CallsCost cost;
+  for (const collectives::CollectiveCalls& calls : pass.calls)
+    cost.add(calls, collectives::usual_algorithm(calls, case_.transport), cp_.rank());
+  return cost;
+}
+
+layers::ContextMessages ContextParallelShell::traffic_of(const layers::ContextPass& pass) const {
+  layers::ContextMessages all = calls_of(pass).traffic();
+  layers::add(all, pass.messages);
+  return all;
+}
+
+void ContextParallelShell::judge_volume(Judge& judge, const layers::ContextPass& pass) {
+  layers::ContextMessages all = traffic_of(pass);
+  judge.volume(cp_.link(), all["cp"]);
+  if (a2a_) judge.volume(a2a_->link(), all["cp_a2a"]);
+  if (p2p_) judge.volume(p2p_->link(), all["cp_p2p"]);
+}
+
 void ContextParallelShell::judge(Judge& judge) {
-  const ContextParallelClaims claim = claims();
   // Staged collectives hold their scratch in host memory, which this device does not count.
-  const std::size_t scratch = cp_.link().stages(context_.device) ? 0 : claim.scratch;
-  judge.memory(Category::activations, memory_.peak(Category::activations), claim.saved);
+  const std::size_t scratch =
+      cp_.link().stages(context_.device) ? 0 : calls_of(expected_.backward).scratch();
+  judge.memory(Category::activations, memory_.peak(Category::activations), expected_.kept);
   judge.memory(Category::buffers, memory_.peak(Category::buffers),
-               passed_bytes() + claim.buffers + scratch);
+               passed_bytes() +
+                   std::max({expected_.forward.buffers, expected_.backward.buffers,
+                             expected_.backward.buffers_at_end}) +
+                   scratch);
   for (int repeat = 0; repeat < 2; ++repeat) {
     const std::pair<std::string_view, Tensor> results[] = {
         {"out", out_}, {"d_q", gradients_.d_q}, {"d_k", gradients_.d_k}, {"d_v", gradients_.d_v}};
     for (const auto& [what, result] : results)  // a pass that writes nothing shows
       attention_.kernels().fill(result, std::numeric_limits<double>::quiet_NaN());
-    cp_.link().reset_traffic();
+    for (machine::Link* link : links()) link->reset_traffic();
     forward();
     context_.device.stream().synchronize();
-    if (repeat == 0) judge.volume(cp_.link(), claim.forward);
-    cp_.link().reset_traffic();
+    if (repeat == 0) judge_volume(judge, expected_.forward);
+    for (machine::Link* link : links()) link->reset_traffic();
     backward();
     context_.device.stream().synchronize();
-    if (repeat == 0) judge.volume(cp_.link(), claim.backward);
+    if (repeat == 0) judge_volume(judge, expected_.backward);
     for (const auto& [what, result] : results)
       judge.same_bits(fmt::format("{} of rank {}", what, cp_.rank()), hash(result));
   }
@@ -234,17 +292,17 @@ Cost ContextParallelShell::cost() const {
   const auto bytes = [](const auto&... tensors) {
     return static_cast<double>((tensors.bytes() + ...));
   };
-  const ContextParallelClaims claim = claims();
   Cost cost;
-  cost.flops = 6 * 2 * pairs * static_cast<double>(sizes_.D) / case_.ranks;
+  cost.flops = 6 * 2 * pairs * static_cast<double>(attention_.width()) / case_.ranks;
   cost.flops_dtype = case_.dtype;
   cost.memory_bytes = static_cast<double>(passed_bytes()) + bytes(q_, k_, v_, out_);
   cost.working_set_bytes = static_cast<double>(passed_bytes());
   cost.transport = case_.transport;
-  for (const auto* pass : {&claim.forward, &claim.backward})
-    for (const auto& [label, traffic] : *pass)
-      cost.wire_bytes += static_cast<double>(traffic.bytes_received);
-  cost.tokens = static_cast<double>(sizes_.T);
+  for (const auto* pass : {&expected_.forward, &expected_.backward})
+    for (const auto& [group, labels] : traffic_of(*pass))
+      for (const auto& [label, traffic] : labels)
+        cost.wire_bytes += static_cast<double>(traffic.bytes_received);
+  cost.tokens = static_cast<double>(tokens());
   return cost;
 }
 

@@ -2,13 +2,7 @@
 // (Jacobs et al. 2023, arXiv:2309.14509), gives the whole attention's output and gradients. Each
 // pass is four all-to-all. Ranks need not divide the heads, and ranks that share a head of keys
 // each hold a copy, whose gradients are summed.
-//
-// Of rank r with columns w of its heads of queries and x of its heads of keys, X the sum of all
-// ranks' x: to the heads a rank sends n (D - w) of queries and n (X - x) of keys and of values, and
-// receives (T - n) w and (T - n) x; back the reverse. Forward sends q, k, v to the heads and out
-// back, backward d_out to the heads and three gradients back.
-
-#include "layers/context_parallel/ulysses_attention.h"
+// layers/context_parallel/context_cost.h has the closed formulas.
 
 #include <fmt/format.h>
 
@@ -18,25 +12,6 @@
 
 namespace suite {
 namespace {
-
-// Columns of a rank's heads: consecutive heads of queries, at most one more on the first ranks, and
-// the heads of keys that they use.
-struct Columns {
-  std::uint64_t queries = 0, keys = 0;        // w, x
-  std::uint64_t first_key = 0, last_key = 0;  // heads
-};
-Columns columns_of(const ContextParallelCase& c, int rank) {
-  const int base = c.num_attention_heads / c.ranks, longer = c.num_attention_heads % c.ranks;
-  const int first = rank * base + std::min(rank, longer), count = base + (rank < longer ? 1 : 0),
-            group = c.num_attention_heads / c.num_query_groups;
-  Columns columns;
-  columns.first_key = static_cast<std::uint64_t>(first / group);
-  columns.last_key = static_cast<std::uint64_t>((first + count - 1) / group);
-  const auto head = static_cast<std::uint64_t>(c.kv_channels);
-  columns.queries = static_cast<std::uint64_t>(count) * head;
-  columns.keys = (columns.last_key - columns.first_key + 1) * head;
-  return columns;
-}
 
 struct UlyssesAttention final : ContextParallelShell {
   static constexpr std::string_view name = "ulysses_attention";
@@ -83,53 +58,7 @@ struct UlyssesAttention final : ContextParallelShell {
   }
 
   UlyssesAttention(const Case& c, Context& context)
-      : ContextParallelShell(c, context), ulysses_(attention_) {
-    ready();
-  }
-
- private:
-  void forward() override { ulysses_.forward(q_, k_, v_, out_, saved_, Category::activations); }
-  void backward() override { ulysses_.backward(d_out_, gradients_, saved_); }
-
-  ContextParallelClaims claims() const override {
-    const ContextParallelSizes& z = sizes_;
-    const Columns own = columns_of(case_, cp_.rank());
-    const std::uint64_t w = own.queries, x = own.keys;
-    ContextParallelClaims claims;
-    const std::size_t log_sum_exp = z.T * (w / static_cast<std::uint64_t>(case_.kv_channels)) * z.A;
-    claims.saved = log_sum_exp;
-    if (z.P == 1) return claims;
-    claims.saved += 2 * z.T * (w + x) * z.E;  // q, out, k, v of the own heads
-
-    std::uint64_t X = 0;
-    std::vector<int> copies(static_cast<std::size_t>(case_.num_query_groups));
-    for (int rank = 0; rank < case_.ranks; ++rank) {
-      const Columns theirs = columns_of(case_, rank);
-      X += theirs.keys;
-      for (std::uint64_t key = theirs.first_key; key <= theirs.last_key; ++key) ++copies[key];
-    }
-    const std::uint64_t queries_out = z.n * (z.D - w) * z.E, queries_in = (z.T - z.n) * w * z.E,
-                        keys_out = z.n * (X - x) * z.E, keys_in = (z.T - z.n) * x * z.E;
-    const machine::TrafficLabel label{Operation::all_to_all_v, case_.dtype};
-    const std::uint64_t messages = 4 * (z.P - 1);
-    claims.forward[label] = {queries_out + 2 * keys_out + queries_in, messages,
-                             queries_in + 2 * keys_in + queries_out, messages};
-    claims.backward[label] = {queries_out + queries_in + 2 * keys_in, messages,
-                              queries_in + queries_out + 2 * keys_out, messages};
-
-    // An exchange holds both of its messages. Backward holds d_out or the gradients of the own
-    // heads meanwhile. If a head has copies, their sum and one of its terms follow the last two
-    // exchanges.
-    const std::uint64_t exchange = z.n * z.D + z.T * w;
-    claims.buffers = z.E * (exchange + z.T * w + 2 * z.T * x);
-    if (*std::ranges::max_element(copies) > 1)
-      claims.buffers =
-          std::max(claims.buffers, z.E * (z.n * X + 2 * z.T * x) + z.n * z.K * (z.E + z.A));
-    return claims;
-  }
-
-  layers::UlyssesAttention ulysses_;
-  layers::UlyssesAttention::Saved saved_;
+      : ContextParallelShell(c, context, layers::CpCommType::a2a) {}
 };
 const bool registered = harness::add<UlyssesAttention>();
 

@@ -213,8 +213,10 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
        {Case{}, Case{{.dp = 2}}, Case{{.tp = 2, .dp = 2}, true, "selective"},
         Case{{.dp = 2, .pp = 2}, false, "full"},
         Case{{.tp = 2, .dp = 2}, true, "none", "llama_tiny"}, Case{{}, false, "full", "tiny", true},
-        Case{{.pp = 2}, false, "none", "tiny", false, 2}}) {
+        Case{{.pp = 2}, false, "none", "tiny", false, 2}, Case{{.cp = 2}},
+        Case{{.tp = 2, .cp = 2, .dp = 2}, true, "full"}}) {
     TrainingConfig t;
+    t.activations.use_flash_attn = one.degrees.cp > 1;
     t.model = named_model(one.model);
     t.model.layers *= one.virtual_stages;
     t.precision.dtype = machine::Dtype::bfloat16;
@@ -344,7 +346,15 @@ TEST(Ours, ReportsUnsupportedConfigurations) {
   EXPECT_EQ(held(t, {ours, 1, "nvme"}, {}).nvme.optimizer > 0, true);
   expect_words(held(t, {ours, 1, "cpu", "cpu"}, {}).not_held, {"offload_param cpu with stage 1"});
   t.degrees.cp = 2;
-  expect_words(held(t, {ours, 1}, {}).not_held, {"context parallelism"});
+  expect_words(held(t, {ours, 1}, {}).not_held, {"context-parallel-size 2", "use-flash-attn"});
+  t.activations.use_flash_attn = true;
+  const Held split = held(t, {ours, 1}, {});
+  EXPECT_EQ(split.not_held, "");
+  EXPECT_NEAR(split.gpu.optimizer, beside.gpu.optimizer / 2, 1e-3 * beside.gpu.optimizer);
+  t.context.comm_type = layers::CpCommType::a2a_p2p;
+  expect_words(held(t, {ours, 1}, {}).not_held, {"cp-a2a-size is 2"});
+  t.context = {};
+  t.activations.use_flash_attn = false;
   t.degrees = {.tp = 5, .dp = 2};
   expect_words(held(t, {ours, 1}, {}).not_held, {"tp is 5"});
   t.degrees = {};

@@ -18,7 +18,8 @@ using harness::UsageError;
 const std::map<std::string, std::string>& degrees() {
   static const std::map<std::string, std::string> all{{"tp", "tensor-model-parallel-size"},
                                                       {"pp", "pipeline-model-parallel-size"},
-                                                      {"dp", "data-parallel-size"}};
+                                                      {"dp", "data-parallel-size"},
+                                                      {"cp", "context-parallel-size"}};
   return all;
 }
 
@@ -63,9 +64,9 @@ std::map<std::string, int> scalable(harness::Profile profile) {
 }  // namespace
 
 Scaling scaling_of(const std::string& degree, bool strong, bool weak) {
-  if (degree.empty()) reject("scale requires --axis dp, tp or pp");
+  if (degree.empty()) reject("scale requires --axis dp, tp, pp or cp");
   if (!degrees().contains(degree))
-    throw UsageError(machine::unknown("axis", degree, {"dp", "tp", "pp"}));
+    throw UsageError(machine::unknown("axis", degree, {"dp", "tp", "pp", "cp"}));
   if (strong == weak)
     reject(
         "scale requires one of --strong (the same step on more ranks) and --weak (a batch that "

@@ -19,14 +19,15 @@ namespace {
 int stage_of(const Trainer& trainer) { return trainer.grid().coordinate(Axis::pp); }
 
 std::vector<layers::StageCase> chunks_of(const Trainer& trainer) {
-  return chunk_cases(trainer.config(), trainer.schedules().placement, stage_of(trainer));
+  return chunk_cases(trainer.config(), trainer.schedules().placement, stage_of(trainer),
+                     trainer.grid().coordinate(Axis::cp));
 }
 
 // Returns the shape of the tensor that stages exchange. With sequence parallelism it has the rank's
 // own rows.
 pipeline::Boundary boundary(const TrainingConfig& config) {
   const int cut = config.activations.sequence_parallel ? config.degrees.tp : 1;
-  return {{std::int64_t{config.batch.micro_batch_size} * config.model.sequence / cut,
+  return {{std::int64_t{config.batch.micro_batch_size} * config.own_sequence() / cut,
            config.model.hidden},
           config.precision.dtype};
 }
@@ -35,19 +36,24 @@ zero::Passes passes_of(const Trainer& trainer) {
   return model_passes(trainer.config(), trainer.parts(), trainer.schedules().of(stage_of(trainer)));
 }
 
-// Returns the collectives over tp in a step. Each action has those of its chunk.
-std::vector<collectives::CollectiveCalls> calls_over_tp(const Trainer& trainer) {
-  using pipeline::Kind;
+// Calls each(chunk, kind, times) for the actions of a step.
+template <class Each>
+void each_action(const Trainer& trainer, const Each& each) {
   const std::vector<layers::StageCase> chunks = chunks_of(trainer);
-  std::map<std::pair<int, Kind>, int> actions;
+  std::map<std::pair<int, pipeline::Kind>, int> actions;
   for (const pipeline::Action& action : trainer.schedules().of(stage_of(trainer)))
     ++actions[{action.chunk, action.kind}];
+  for (const auto& [which, times] : actions)
+    each(chunks[static_cast<std::size_t>(which.first)], which.second, times);
+}
+
+// Returns the collectives of the layers in a step, over tp and cp.
+std::vector<collectives::CollectiveCalls> calls_of_layers(const Trainer& trainer) {
+  using pipeline::Kind;
   std::vector<collectives::CollectiveCalls> all;
-  for (const auto& [which, times] : actions) {
-    const auto& [chunk, kind] = which;
+  each_action(trainer, [&](const layers::StageCase& chunk, Kind kind, int times) {
     const auto add = [&](const auto& calls) {
-      for (collectives::CollectiveCalls call :
-           calls(trainer.config().model, chunks[static_cast<std::size_t>(chunk)])) {
+      for (collectives::CollectiveCalls call : calls(trainer.config().model, chunk)) {
         call.calls *= times;
         all.push_back(call);
       }
@@ -56,7 +62,20 @@ std::vector<collectives::CollectiveCalls> calls_over_tp(const Trainer& trainer) 
     if (kind == Kind::backward || kind == Kind::backward_input) add(layers::backward_input_calls);
     if (kind == Kind::backward || kind == Kind::backward_weights)
       add(layers::backward_weights_calls);
-  }
+  });
+  return all;
+}
+
+// Returns the messages of attention over cp in a step.
+layers::ContextMessages messages_over_cp(const Trainer& trainer) {
+  using pipeline::Kind;
+  layers::ContextMessages all;
+  each_action(trainer, [&](const layers::StageCase& chunk, Kind kind, int times) {
+    const layers::GptConfig& model = trainer.config().model;
+    if (kind == Kind::forward) layers::add(all, layers::forward_messages(model, chunk), times);
+    if (kind == Kind::backward || kind == Kind::backward_input)
+      layers::add(all, layers::backward_input_messages(model, chunk), times);
+  });
   return all;
 }
 
@@ -69,13 +88,13 @@ collectives::CallsCost cost_of_calls(const Trainer& trainer) {
   const auto add = [&](const collectives::CollectiveCalls& calls, std::string_view asked = {}) {
     cost.add(calls, *trainer.communicator(calls.group), asked);
   };
-  for (const collectives::CollectiveCalls& calls : calls_over_tp(trainer)) add(calls);
+  for (const collectives::CollectiveCalls& calls : calls_of_layers(trainer)) add(calls);
   for (const collectives::CollectiveCalls& calls :
        zero::expected_calls(config.zero.stage, trainer.plan(), trainer.states().layout(), options,
                             passes_of(trainer)))
     add(calls, zero::asked_algorithm(calls, options));
   if (config.uneven_tokens)
-    add({"dp", machine::Operation::all_reduce, machine::Dtype::float64, config.degrees.dp, 1});
+    add({"dp", machine::Operation::all_reduce, machine::Dtype::float64, config.shards(), 1});
   return cost;
 }
 
@@ -88,9 +107,10 @@ std::vector<std::string> groups_by_library(const Trainer& trainer) {
 }
 
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
-                           int stage) {
+                           int stage, int cp_rank) {
   using pipeline::Kind;
-  const std::vector<layers::StageCase> chunks = chunk_cases(config, schedules.placement, stage);
+  const std::vector<layers::StageCase> chunks =
+      chunk_cases(config, schedules.placement, stage, cp_rank);
   std::vector<layers::StageMemory> memory;
   for (const layers::StageCase& chunk : chunks)
     memory.push_back(layers::stage_memory(config.model, chunk));
@@ -136,7 +156,8 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
 }
 
 PassagePeaks passage_peaks(const Trainer& trainer) {
-  return passage_peaks(trainer.config(), trainer.schedules(), stage_of(trainer));
+  return passage_peaks(trainer.config(), trainer.schedules(), stage_of(trainer),
+                       trainer.grid().coordinate(Axis::cp));
 }
 
 zero::ExpectedMemory expected_states(const Trainer& trainer) {
@@ -177,6 +198,7 @@ std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expecte
   traffic["pp"][{machine::Operation::send_receive, config.precision.dtype}] +=
       boundary_traffic(trainer.schedules().placement, stage_of(trainer), config.micro_batches(),
                        boundary(config).bytes());
+  layers::add(traffic, messages_over_cp(trainer));
   return traffic;
 }
 

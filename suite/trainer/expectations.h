@@ -21,7 +21,7 @@ struct PassagePeaks {
   std::size_t activations = 0, buffers = 0, host = 0, moved_each_way = 0;
 };
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
-                           int stage);
+                           int stage, int cp_rank = 0);
 PassagePeaks passage_peaks(const Trainer& trainer);
 
 // Returns the cost of all collectives of a step that updates. Collective over the groups whose

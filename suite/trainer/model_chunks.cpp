@@ -65,11 +65,16 @@ layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Pla
 }
 
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
-                                           const pipeline::Placement& placement, int stage) {
+                                           const pipeline::Placement& placement, int stage,
+                                           int cp_rank) {
   std::vector<layers::StageCase> cases;
   for (int chunk = 0; chunk < placement.chunks(); ++chunk)
-    cases.push_back({config.degrees.tp, chunk_index(config, placement, stage, chunk),
-                     config.batch.micro_batch_size, config.precision.dtype, config.activations});
+    cases.push_back({config.degrees.tp,
+                     chunk_index(config, placement, stage, chunk),
+                     config.batch.micro_batch_size,
+                     config.precision.dtype,
+                     config.activations,
+                     {config.degrees.cp, cp_rank, config.context}});
   return cases;
 }
 
@@ -85,7 +90,7 @@ std::vector<int> stages_of_layers(const TrainingConfig& config,
 
 ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement,
                          int stage, machine::Device& device, collectives::Communicator& tp,
-                         machine::Device* checkpoint_host)
+                         machine::Device* checkpoint_host, const layers::ContextParallel& cp)
     : chunks_(static_cast<std::size_t>(placement.chunks())) {
   order_.resize(chunks_.size());
   std::iota(order_.begin(), order_.end(), 0);
@@ -95,7 +100,7 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
     auto& made = chunks_[static_cast<std::size_t>(chunk)];
     made = std::make_unique<GptStage>(config.model, device, tp, config.precision.dtype,
                                       chunk_index(config, placement, stage, chunk),
-                                      config.activations, checkpoint_host, table);
+                                      config.activations, checkpoint_host, table, cp);
     in_order_.push_back(made.get());
     if (made->stage().first()) table = made->table();
     const layers::Parameters own = made->parameters();

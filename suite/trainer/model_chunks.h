@@ -32,8 +32,10 @@ std::vector<int> layers_of_parts(const TrainingConfig& config);
 // Returns the part of the model that a chunk holds, and the case for its cost formulas.
 layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Placement& placement,
                                int stage, int chunk);
+// cp_rank: a2a may give ranks different numbers of heads, the first the most.
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
-                                           const pipeline::Placement& placement, int stage);
+                                           const pipeline::Placement& placement, int stage,
+                                           int cp_rank = 0);
 
 // Returns the first stage that holds each of the model's layers, then the one that holds the head.
 std::vector<int> stages_of_layers(const TrainingConfig& config,
@@ -41,10 +43,10 @@ std::vector<int> stages_of_layers(const TrainingConfig& config,
 
 class ModelChunks {
  public:
-  // device, tp, checkpoint_host: as for GptStage. Allocates no memory yet.
+  // device, tp, checkpoint_host, cp: as for GptStage. Allocates no memory yet.
   ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement, int stage,
               machine::Device& device, collectives::Communicator& tp,
-              machine::Device* checkpoint_host = nullptr);
+              machine::Device* checkpoint_host = nullptr, const layers::ContextParallel& cp = {});
 
   layers::GptStage& operator[](int chunk) { return *chunks_[static_cast<std::size_t>(chunk)]; }
   int size() const { return static_cast<int>(chunks_.size()); }

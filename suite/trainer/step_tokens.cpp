@@ -8,7 +8,7 @@ namespace suite {
 namespace {
 
 std::size_t tokens_of_rank(const TrainingConfig& config) {
-  return static_cast<std::size_t>(config.tokens() / config.degrees.dp);
+  return static_cast<std::size_t>(config.tokens() / config.shards());
 }
 
 }  // namespace
@@ -19,6 +19,14 @@ int counted_tokens(std::uint64_t seed, std::int64_t step, int index, int sequenc
       machine::uniform(seed ^ 0x636f756e74u, static_cast<std::uint64_t>(step * sequences + index));
   return std::max(index == 0 ? 1 : 0, static_cast<int>(part * (tokens + 1)));
 }
+
+StepTokens::StepTokens(const TrainingConfig& config, const Corpus& corpus, int dp_rank, int cp_rank)
+    : config_(config),
+      corpus_(corpus),
+      dp_rank_(dp_rank),
+      positions_(
+          config.context.placement(config.model.sequence, config.degrees.cp).segments(cp_rank)),
+      whole_(2 * static_cast<std::size_t>(config.model.sequence)) {}
 
 void StepTokens::allocate(machine::Device& device) {
   device_ = &device;
@@ -39,43 +47,47 @@ std::size_t StepTokens::bytes(const TrainingConfig& config) {
 void StepTokens::draw(std::int64_t step) {
   if (copied_) copied_->synchronize();
   const int sequence = config_.model.sequence;
-  const auto length = static_cast<std::size_t>(sequence);
+  const auto length = static_cast<std::size_t>(sequence),
+             own = static_cast<std::size_t>(config_.own_sequence());
   const int of_a_rank = config_.batch.global_batch_size / config_.degrees.dp;
   first_ = static_cast<std::uint64_t>(step * config_.batch.global_batch_size +
                                       std::int64_t{dp_rank_} * of_a_rank);
   const std::size_t half = drawn_.size() / 2;
-  for (std::size_t i = 0; i < half / length; ++i)
-    corpus_.draw(config_.seed, first_ + i, sequence, drawn_.data() + i * length,
-                 drawn_.data() + half + i * length);
-  if (config_.uneven_tokens) count(step);
+  double mine = 0;
+  for (std::size_t i = 0; i < half / own; ++i) {
+    corpus_.draw(config_.seed, first_ + i, sequence, whole_.data(), whole_.data() + length);
+    if (config_.uneven_tokens) ignore_tail(step, i);
+    std::int32_t* token = drawn_.data() + i * own;
+    for (const layers::Segment& segment : positions_)
+      for (std::int64_t at = 0; at < segment.count; ++at, ++token) {
+        const auto position = static_cast<std::size_t>(segment.global + at * segment.stride);
+        token[0] = whole_[position];
+        token[half] = whole_[length + position];
+        mine += token[half] >= 0;
+      }
+  }
+  if (config_.uneven_tokens) from_doubles(counted_, {mine});
   device_->stream().copy(tokens_.data(), drawn_.data(), tokens_.bytes());
   copied_ = device_->stream().record();
 }
 
-void StepTokens::count(std::int64_t step) {
-  const int sequence = config_.model.sequence, sequences = config_.batch.global_batch_size;
-  const auto length = static_cast<std::size_t>(sequence);
-  const std::size_t half = drawn_.size() / 2;
+void StepTokens::ignore_tail(std::int64_t step, std::size_t index) {
+  const int sequences = config_.batch.global_batch_size;
   const auto first = static_cast<int>(static_cast<std::int64_t>(first_) - step * sequences);
-  double mine = 0;
-  for (std::size_t i = 0; i < half / length; ++i) {
-    const int counted =
-        counted_tokens(config_.seed, step, first + static_cast<int>(i), sequences, sequence);
-    mine += counted;
-    std::int32_t* const targets = drawn_.data() + half + i * length;
-    std::fill(targets + counted, targets + sequence, -1);
-  }
-  from_doubles(counted_, {mine});
+  const int counted = counted_tokens(config_.seed, step, first + static_cast<int>(index), sequences,
+                                     config_.model.sequence);
+  std::fill(whole_.begin() + config_.model.sequence + counted, whole_.end(), -1);
 }
 
 layers::TokenBatch StepTokens::batch(int micro_batch) const {
   const int rows = config_.batch.micro_batch_size;
-  const std::int64_t first = micro_batch * std::int64_t{rows} * config_.model.sequence;
-  const auto* drawn = static_cast<const std::int32_t*>(tokens_.data()) + first;
+  const std::int64_t sequences = micro_batch * std::int64_t{rows};
+  const auto* drawn =
+      static_cast<const std::int32_t*>(tokens_.data()) + sequences * config_.own_sequence();
   return {drawn,
           drawn + drawn_.size() / 2,
           rows,
-          {config_.seed, static_cast<std::int64_t>(first_) * config_.model.sequence + first}};
+          {config_.seed, (static_cast<std::int64_t>(first_) + sequences) * config_.model.sequence}};
 }
 
 }  // namespace suite

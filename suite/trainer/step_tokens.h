@@ -1,18 +1,20 @@
 #pragma once
 // The tokens and targets of one rank in one step, on its device.
 //
-//   StepTokens tokens(config, corpus, dp_rank);
+//   StepTokens tokens(config, corpus, dp_rank, cp_rank);
 //   tokens.allocate(device);
 //   tokens.draw(step);
 //   part.forward(micro_batch, tokens.batch(micro_batch), in, out);
 //
-// Sequences are numbered over all steps; in a step by dp rank, then by micro-batch. With uneven
-// tokens only the first tokens of a sequence count for the loss.
+// Sequences are numbered over all steps; in a step by dp rank, then by micro-batch. A rank of
+// cp has its positions of every sequence. With uneven tokens only the first tokens of a sequence
+// count for the loss.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "layers/models/gpt.h"
 #include "machine/device/device.h"
@@ -31,8 +33,7 @@ int counted_tokens(std::uint64_t seed, std::int64_t step, int index, int sequenc
 class StepTokens {
  public:
   // Both must outlive this object.
-  StepTokens(const TrainingConfig& config, const Corpus& corpus, int dp_rank)
-      : config_(config), corpus_(corpus), dp_rank_(dp_rank) {}
+  StepTokens(const TrainingConfig& config, const Corpus& corpus, int dp_rank, int cp_rank);
 
   void allocate(machine::Device& device);
   void draw(std::int64_t step);
@@ -44,11 +45,14 @@ class StepTokens {
   static std::size_t bytes(const TrainingConfig& config);  // bytes of the buffers
 
  private:
-  void count(std::int64_t step);
+  // Removes the targets of the drawn sequence that do not count.
+  void ignore_tail(std::int64_t step, std::size_t index);
 
   const TrainingConfig& config_;
   const Corpus& corpus_;
   int dp_rank_;
+  std::vector<layers::Segment> positions_;  // of this rank
+  std::vector<std::int32_t> whole_;         // tokens of one sequence, then its targets
   machine::Device* device_ = nullptr;
   std::uint64_t first_ = 0;  // first sequence of this rank in this step
   machine::Memory tokens_;   // int32: all micro-batches' tokens, then their targets

@@ -46,7 +46,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       config_(std::move(config)),
       grid_(config_.degrees, group.index),
       scale_(config_.precision.loss_scale),
-      tokens_(config_, corpus, grid_.coordinate(Axis::dp)) {
+      tokens_(config_, corpus, grid_.coordinate(Axis::dp), grid_.coordinate(Axis::cp)) {
   validate(config_);
   if (config_.pipeline.partition_method == "profile" && placement(config_).parts() > 1 &&
       config_.pipeline.layer_costs.empty())
@@ -57,8 +57,12 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   connect_groups();
   if (config_.activations.cpu_checkpointing)
     checkpoint_host_ = machine::make_host_device_beside(device);
-  chunks_ = std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
-                                          device, *communicator("tp"), checkpoint_host_.get());
+  const layers::ContextParallel context{
+      communicator("cp"), config_.context.placement(config_.model.sequence, config_.degrees.cp),
+      config_.context.comm_type, communicator("cp_a2a"), communicator("cp_p2p")};
+  chunks_ =
+      std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
+                                    device, *communicator("tp"), checkpoint_host_.get(), context);
   parameters_ = chunks_->parameters();
   parts_ = model_parts(*chunks_);
   micro_batch_is_pass_ = micro_batch_is_pass(config_);
@@ -93,14 +97,29 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
 }
 
 void Trainer::connect_groups() {
-  constexpr auto own = machine::LinkStream::own;
-  for (const Axis axis : {Axis::tp, Axis::pp, Axis::dp})
-    groups_.push_back({std::string(name(axis)),
-                       std::make_unique<collectives::Communicator>(world_, grid_.group(axis),
-                                                                   config_.transport, own),
-                       nullptr});
+  using machine::LinkStream;
+  const auto connect = [this](const machine::Group& group, LinkStream stream) {
+    groups_.push_back(
+        {group.name,
+         std::make_unique<collectives::Communicator>(world_, group, config_.transport, stream),
+         nullptr});
+  };
+  for (const machine::Group& group :
+       {grid_.group(Axis::tp), grid_.group(Axis::pp), grid_.replica_group()})
+    connect(group, LinkStream::own);
+  if (config_.degrees.cp > 1) {
+    // The ring sends between its own kernels, in the device's stream.
+    const machine::Group context = grid_.group(Axis::cp);
+    connect(context, LinkStream::of_device);
+    if (config_.context.is_hybrid()) {
+      const layers::HybridGroups groups = layers::hybrid_groups(context, config_.context.a2a_size);
+      connect(groups.a2a, LinkStream::of_device);
+      connect(groups.p2p, LinkStream::of_device);
+    }
+  }
   if (pipeline::needs_two_links(schedules_))
-    groups_[1].gradients = machine::connect(world_, grid_.group(Axis::pp), config_.transport, own);
+    groups_[1].gradients =
+        machine::connect(world_, grid_.group(Axis::pp), config_.transport, LinkStream::own);
   const machine::Group ends =
       schedules_.placement.copies() > 1 ? grid_.opposite_group() : grid_.embedding_group();
   groups_.push_back(
@@ -206,14 +225,14 @@ std::size_t Trainer::data_bytes(const TrainingConfig& config, bool has_loss) {
          (has_loss ? static_cast<std::size_t>(config.micro_batches()) * sizeof(double) : 0);
 }
 
-// The number of tokens that count is summed over dp, because dp ranks have different sequences (as
+// The number of tokens that count is summed over dp, because its ranks have different tokens (as
 // with Megatron-LM's --calculate-per-token-loss).
 void Trainer::draw_data(std::int64_t step) {
   const machine::During data(machine::Part::data);
   tokens_.draw(step);
   if (const Tensor& counted = tokens_.counted()) {
     step_->wait_for_values();  // gathering values uses the same group
-    if (config_.degrees.dp > 1) communicator("dp")->all_reduce(counted, counted);
+    if (config_.shards() > 1) communicator("dp")->all_reduce(counted, counted);
     step_->set_divisor(to_doubles(counted).front());
   }
 }

@@ -15,7 +15,7 @@ void validate_batch(const TrainingConfig& config) {
   const auto [micro, global, accumulation] = config.batch;
   if (micro < 1)
     throw std::invalid_argument(fmt::format("micro-batch-size is {}; expected at least 1", micro));
-  config.activations.validate_rows(config.model, config.degrees.tp, micro);
+  config.activations.validate_rows(config.own_sequence(), config.degrees.tp, micro);
   const std::int64_t unit = std::int64_t{config.degrees.dp} * micro;
   if (global < 1 || global % unit != 0)
     throw std::invalid_argument(
@@ -39,6 +39,17 @@ void validate_pipeline(const TrainingConfig& config) {
                               std::ranges::min(layers_of_parts(config)));
 }
 
+void validate_context(const TrainingConfig& config) {
+  const int cp = config.degrees.cp;
+  config.context.validate(cp, config.model.sequence, config.model.heads / config.degrees.tp,
+                          config.model.query_groups() / config.degrees.tp);
+  if (cp > 1 && !config.activations.use_flash_attn)
+    throw std::invalid_argument(
+        fmt::format("context-parallel-size {} requires use-flash-attn, because attention over cp "
+                    "is blockwise",
+                    cp));
+}
+
 }  // namespace
 
 void validate(const TrainingConfig& config) {
@@ -49,12 +60,13 @@ void validate(const TrainingConfig& config) {
     throw std::invalid_argument(
         fmt::format("zero-stage is {}; expected 0 to {}", stage, zero::num_stages - 1));
   const zero::StepOptions& options = config.zero.options;
-  if (config.zero.overlaps() && degrees.dp > 1 && config.transport == machine::Transport::mpi)
+  if (config.zero.overlaps() && config.shards() > 1 && config.transport == machine::Transport::mpi)
     throw std::invalid_argument(
         "overlap_comm requires transport shared_memory, which supports several threads, or "
         "cuda_ipc "
         "or nccl, which have streams (got mpi)");
   config.check_gradient_dtypes();
+  validate_context(config);
   validate_batch(config);
   check(options.offload_param, stage, options.offload_optimizer);
   config.learning_rate();

@@ -291,7 +291,7 @@ TEST_F(ConfiguredStep, RejectsInvalidKeysByName) {
                        {{"ranks", "2"}}),
                {"grad_accum_dtype is fp16; expected fp32 or the dtype of the values (bfloat16)"});
   expect_words(refusal(of("", tiny_model + "--context-parallel-size 2"), {{"ranks", "2"}}),
-               {"--context-parallel-size 2", "context parallelism"});
+               {"context-parallel-size 2", "use-flash-attn"});
   expect_words(refusal(of("", tiny_model + "--max-position-embeddings 64"), {{"ranks", "1"}}),
                {"--max-position-embeddings 64", "--seq-length rows"});
   expect_words(refusal(of("",

@@ -164,6 +164,23 @@ struct GptStep : StepUnit {
         {tiny, in_bfloat16, vary("schedule", {"gpipe"}), vary("zero-stage", {"0"}),
          vary("global-batch-size", {"9"})},
         grids({6}, {1}, {2}, {3}));
+    // Covers every algorithm of attention over cp: positions and dropout by global index, tokens
+    // that do not count, gradients reduced at dp 1, and ZeRO stages over dp x cp.
+    const Variations hidden_dropout{tiny, batch, vary("model-args", {"--hidden-dropout 0.1"})};
+    add(edges, "contexts",
+        hidden_dropout + over_cp("p2p", "zigzag") +
+            Variations{rows_cut, vary("uneven-tokens", {"on"})},
+        grids({4}, {2}, {1}, {1}, {2}));
+    add(edges, "contexts",
+        hidden_dropout + over_cp("all_gather", "striped") +
+            Variations{vary("zero-stage", {"3"}), full_recompute},
+        grids({4}, {1}, {1}, {2}, {2}));
+    add(edges, "contexts",
+        Variations{tiny, batch, in_bfloat16, vary("zero-stage", {"2"})} +
+            over_cp("a2a", "contiguous"),
+        grids({4}, {1}, {2}, {1}, {2}));
+    add(edges, "contexts", Variations{tiny, batch} + over_cp("a2a+p2p", "zigzag"),
+        grids({4}, {1}, {1}, {1}, {4}));
     add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
     add({smoke}, "smoke", on_host + Variations{tiny}, tp_and_dp);
     add({smoke}, "smoke", Variations{tiny, batch} + uneven_sgd, tp_and_dp);
@@ -343,6 +360,14 @@ struct LlamaStep : GptStep {
                               vary("recompute-granularity", {"none", "selective", "full"}),
                               vary("use-flash-attn", {"off", "on"})})
         .slice({quick, smoke}, "tp and pp", grids({4}, {2}, {2}, {1}) + Variations{rows_cut})
+        // Rotary positions by global index, and heads of keys that ranks of cp share.
+        .slice({quick, smoke}, "contexts",
+               grids({4}, {2}, {1}, {1}, {2}) + over_cp("p2p", "zigzag"))
+        .slice({acceptance, paper}, "contexts",
+               grids({2, 4, 8}, {1, 2}, {1}, {1, 2}, {2, 4}) +
+                   Variations{vary("cp-comm-type", {"p2p", "all_gather", "a2a"}),
+                              vary("cp-placement", {"contiguous", "striped", "zigzag"}),
+                              vary("use-flash-attn", {"on"})})
         .slice({quick, smoke}, "edges",
                grids({3}, {1}, {1}, {3}) +
                    Variations{vary("dtype", {"bfloat16"}), vary("use-flash-attn", {"on"}),
@@ -370,12 +395,43 @@ struct GptGrid : GptStep {
           cut(sweep, {acceptance, paper}, pipeline::schedule_names(), tp, pp, dp,
               {vary("model-args", {"--num-layers 16 --num-attention-heads 8"}),
                vary("global-batch-size", {"16"})});
+    cut_contexts(sweep);
     const Variations four_layers{vary("model-args", {"--num-layers 4"})};
     cut(sweep, {quick}, {"interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dual_pipe"}, 2, 2, 1,
         four_layers);
     // Covers two chunks per stage in all three orders.
     cut(sweep, {smoke}, {"interleaved_1f1b", "zb_v", "dual_pipe"}, 1, 2, 1, four_layers);
     return sweep;
+  }
+
+  // Adds all grids of eight ranks with cp 2 or more, in every ZeRO stage and with three schedules.
+  // The algorithm and the placement vary over them.
+  static void cut_contexts(harness::Sweep<Case>& sweep) {
+    const std::vector<std::string> types{"p2p", "all_gather", "a2a", "a2a+p2p"},
+        orders{"zigzag", "striped", "contiguous"};
+    std::size_t at = 0;
+    for (const int tp : {1, 2, 4})
+      for (const int pp : {1, 2, 4})
+        for (const int cp : {2, 4, 8}) {
+          const int dp = 8 / (tp * pp * cp);
+          if (dp == 0) continue;
+          for (const int stage : {0, 1, 2, 3})
+            for (const std::string schedule : {"1f1b", "interleaved_1f1b", "zb_h1"}) {
+              if (pp == 1 && schedule != "1f1b") continue;
+              sweep.slice(
+                  {harness::Profile::paper}, "contexts",
+                  grids({8}, {tp}, {pp}, {dp}, {cp}) +
+                      over_cp(types[at % (cp > 2 ? 4 : 3)], orders[at / 4 % 3]) +
+                      Variations{vary("model-args", {"--num-layers 8 --num-attention-heads 8 "
+                                                     "--hidden-dropout 0.1"}),
+                                 vary("global-batch-size", {"16"}), vary("schedule", {schedule}),
+                                 vary("sequence-parallel", {tp > 1 ? "on" : "off"}),
+                                 vary("zero-stage", {std::to_string(stage)}),
+                                 vary("recompute-granularity", {at % 2 == 0 ? "none" : "full"}),
+                                 vary("dtype", {"float", "bfloat16"})});
+              ++at;
+            }
+        }
   }
 
   // Adds one grid with all schedules. The way to hold activations, the ZeRO stage and the dtype

@@ -88,10 +88,11 @@ zero::Rule first_rule(const TrainingConfig& config) {
 std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const bool delayed = config.zero.options.offload_optimizer.is_delayed();
   const std::string sums = config.zero.grad_accum_dtype;
-  const std::string wire = config.degrees.dp > 1 ? config.zero.communication_data_type : "";
+  const std::string wire = config.shards() > 1 ? config.zero.communication_data_type : "";
   config.degrees = {};
   config.pipeline = {};
   config.activations = {};
+  config.context = {};
   config.zero = {};
   config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
   config.zero.grad_accum_dtype = sums;
@@ -192,7 +193,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
                                            machine::Device* device) {
   const bool in_half =
       config.gradient_dtype() == Dtype::float16 ||
-      (config.degrees.dp > 1 && config.step_options().communication_data_type == Dtype::float16);
+      (config.shards() > 1 && config.step_options().communication_data_type == Dtype::float16);
   config.degrees = {};
   config.zero.communication_data_type.clear();
   if (dtype != config.precision.dtype) {
@@ -208,6 +209,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.zero.stage = 0;
   config.zero.options.offload_param = {};  // only ZeRO stage 3 supports it
   config.activations = {};
+  config.context = {};
   config.transport = machine::Transport::shared_memory;
   config.algorithms = {};
   const machine::Group alone{"reference", {world.rank()}, 0};
@@ -253,7 +255,7 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
     if (layer == 0) roundings += static_cast<double>(config.tokens());
     in_sums = std::sqrt(roundings) * machine::unit_roundoff(sums);
   }
-  if (config.degrees.dp > 1 && wire != sums && size_of(wire) == 2)
+  if (config.shards() > 1 && wire != sums && size_of(wire) == 2)
     on_wire = std::sqrt(micro_batches + 1) * machine::unit_roundoff(wire);
   constexpr double k = 4, c = 1.03;
   return forward_epsilon(config, depth) + k * std::pow(c, depth) * (in_sums + on_wire);

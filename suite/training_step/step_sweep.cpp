@@ -116,8 +116,8 @@ std::string why_no_step(const TrainingCase& step) {
   if (step.ranks != degrees.ranks())
     return fmt::format(
         "ranks {} is not tensor-model-parallel-size {} x pipeline-model-parallel-size {} x "
-        "data-parallel-size {} = {}",
-        step.ranks, degrees.tp, degrees.pp, degrees.dp, degrees.ranks());
+        "data-parallel-size {} x context-parallel-size {} = {}",
+        step.ranks, degrees.tp, degrees.pp, degrees.dp, degrees.cp, degrees.ranks());
   try {
     validate(completed(step.config));
   } catch (const std::invalid_argument& error) {
@@ -175,14 +175,23 @@ harness::Variation vary(const std::string& axis, const std::vector<std::string>&
 }
 
 Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
-                 const std::vector<int>& pp, const std::vector<int>& dp) {
+                 const std::vector<int>& pp, const std::vector<int>& dp,
+                 const std::vector<int>& cp) {
   const auto degree = [](const char* axis, const std::vector<int>& values) {
     std::vector<std::string> texts;
     for (const int value : values) texts.push_back(std::to_string(value));
     return vary(axis, texts);
   };
-  return {harness::vary(&TrainingCase::ranks, ranks), degree("tensor-model-parallel-size", tp),
-          degree("pipeline-model-parallel-size", pp), degree("data-parallel-size", dp)};
+  Variations all{harness::vary(&TrainingCase::ranks, ranks),
+                 degree("tensor-model-parallel-size", tp),
+                 degree("pipeline-model-parallel-size", pp), degree("data-parallel-size", dp)};
+  if (cp != std::vector{1}) all.push_back(degree("context-parallel-size", cp));
+  return all;
+}
+
+Variations over_cp(const std::string& comm_type, const std::string& order) {
+  return {vary("cp-comm-type", {comm_type}), vary("cp-placement", {order}),
+          vary("use-flash-attn", {"on"})};
 }
 
 Variations operator+(Variations all, const Variations& more) {

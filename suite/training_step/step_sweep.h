@@ -27,7 +27,10 @@ harness::Sweep<TrainingCase> step_sweep(const harness::PlanRequest& request,
 using Variations = std::vector<harness::Variation>;
 harness::Variation vary(const std::string& axis, const std::vector<std::string>& values);
 Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
-                 const std::vector<int>& pp, const std::vector<int>& dp);
+                 const std::vector<int>& pp, const std::vector<int>& dp,
+                 const std::vector<int>& cp = {1});
+// Values of a case with context parallelism.
+Variations over_cp(const std::string& comm_type, const std::string& order);
 Variations operator+(Variations all, const Variations& more);
 
 // Completes a configuration: sets the shape of a model that has only a name, and the usual values

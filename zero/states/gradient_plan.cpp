@@ -29,14 +29,16 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
   if (!(divisor > 0) || !std::isfinite(divisor))
     machine::reject(
         "gradient plan: divisor is {}; expected the tokens of a step, a positive number", divisor);
-  for (const Axis axis : {Axis::cp, Axis::ep}) {
-    if (grid.size(axis) > 1)
-      machine::reject("gradient plan: {} {}, but gradients are reduced over tp, pp and dp",
-                      machine::name(axis), grid.size(axis));
-  }
-  GradientPlan plan{
-      divisor, value_dtype, sums, grid.size(Axis::tp), grid.size(Axis::pp), grid.size(Axis::dp),
-      {}};
+  if (grid.size(Axis::ep) > 1)
+    machine::reject("gradient plan: ep {}, but gradients are reduced over tp, pp, cp and dp",
+                    grid.size(Axis::ep));
+  GradientPlan plan{divisor,
+                    value_dtype,
+                    sums,
+                    grid.size(Axis::tp),
+                    grid.size(Axis::pp),
+                    grid.size(Axis::dp) * grid.size(Axis::cp),
+                    {}};
   std::set<std::string> seen;
   for (const Parameter* parameter : parameters) {
     if (!seen.insert(parameter->name).second)

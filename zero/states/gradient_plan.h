@@ -25,7 +25,7 @@ using machine::Category, machine::Dtype, machine::Tensor;
 enum class Over : unsigned char {
   embedding,  // two opposite stages: a tied embedding has a gradient on both
   tp,         // each rank's gradient covers its part of the tokens (sequence parallelism)
-  dp,
+  dp,         // replicas, and the ranks of a context, which have other tokens
 };
 inline constexpr Over all_overs[] = {Over::embedding, Over::tp, Over::dp};
 std::string_view name(Over over);
@@ -54,9 +54,10 @@ struct GradientPlan {
 
 // The plan of a rank of the grid. Parameters need no memory yet. Throws std::invalid_argument for a
 // divisor that is not positive, and for a parameter named twice. Also throws it for a tied
-// parameter on the middle stage, which has no opposite stage, and for cp or ep above 1. frozen:
-// names of parameters that are not trained; an unknown name is an error. gradient_dtype: the dtype
-// in which gradients are added up, that of the values, or float (the default; double for double).
+// parameter on the middle stage, which has no opposite stage, and for ep above 1. dp of the plan is
+// dp x cp of the grid (machine::Grid::replica_group). frozen: names of parameters that are not
+// trained; an unknown name is an error. gradient_dtype: the dtype in which gradients are added up,
+// that of the values, or float (the default; double for double).
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen = {},

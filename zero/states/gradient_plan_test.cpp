@@ -66,6 +66,17 @@ TEST(GradientPlan, GroupsOfOneAreLeftOut) {
             2);
 }
 
+TEST(GradientPlan, ReducesOverContextsAlsoWithoutDataParallelism) {
+  Parameters parameters;
+  const auto plan = [&](machine::Degrees degrees) {
+    return gradient_plan({&parameters.fc}, Dtype::float32, machine::Grid(degrees, 0), 1);
+  };
+  EXPECT_EQ(plan({.cp = 2}).dp, 2);
+  EXPECT_EQ(plan({.cp = 2}).rows[0].reduce, std::vector{Over::dp});
+  EXPECT_EQ(plan({.cp = 2, .dp = 3}).dp, 6);
+  EXPECT_EQ(plan({.cp = 2, .dp = 3}).rows[0].replicas, 1);
+}
+
 TEST(GradientPlan, RejectsUnsupportedPlans) {
   Parameters parameters;
   const auto plan = [&](const std::vector<Parameter*>& list, machine::Degrees degrees, int rank,
@@ -81,7 +92,7 @@ TEST(GradientPlan, RejectsUnsupportedPlans) {
   EXPECT_NE(plan({&parameters.fc, &parameters.fc}, {}, 0, 1).find("fc appears twice"),
             std::string::npos);
   EXPECT_NE(plan(parameters.all(), {.pp = 3}, 1, 1).find("embedding is tied"), std::string::npos);
-  EXPECT_NE(plan({&parameters.fc}, {.cp = 2}, 0, 1).find("cp 2"), std::string::npos);
+  EXPECT_NE(plan({&parameters.fc}, {.ep = 2}, 0, 1).find("ep 2"), std::string::npos);
   EXPECT_NE(plan({&parameters.fc}, {.tp = 3}, 0, 1).find("fc"), std::string::npos);
   EXPECT_EQ(plan({&parameters.fc}, {.pp = 3}, 1, 1), "");
 }

@@ -187,7 +187,7 @@ struct Rotation {
 
   const T* in;
   T* out;
-  std::int64_t positions, pairs, first_position;
+  std::int64_t positions, pairs, first_position, step;
   std::int64_t outer, inner;  // of the batch
   std::int64_t in_row, in_outer, in_inner, out_row, out_outer, out_inner;
   double base, direction;
@@ -197,7 +197,7 @@ struct Rotation {
     return pow(base, -static_cast<double>(pair) / static_cast<double>(pairs));
   }
   SHARDMARK_BOTH Turn turn(std::int64_t row, double frequency) const {
-    const double angle = static_cast<double>(first_position + row) * frequency;
+    const double angle = static_cast<double>(first_position + step * row) * frequency;
     return {static_cast<A>(cos(angle)), static_cast<A>(direction * sin(angle))};
   }
   SHARDMARK_BOTH Row row(std::int64_t matrix, std::int64_t position) const {

@@ -135,8 +135,8 @@ class BlockKernels : public ColumnKernels<Launch> {
     if (!(options.base > 0)) throw std::logic_error("rotary: the base must be positive");
     visit(in.dtype, [&]<class T>(T) {
       this->launch_.rotate(Rotation<T>{static_cast<const T*>(in.data), static_cast<T*>(out.data),
-                                       in.rows, in.cols / 2, options.first_position, in.batch[0],
-                                       in.batch[1], in.row_stride, in.batch_stride[0],
+                                       in.rows, in.cols / 2, options.first_position, options.step,
+                                       in.batch[0], in.batch[1], in.row_stride, in.batch_stride[0],
                                        in.batch_stride[1], out.row_stride, out.batch_stride[0],
                                        out.batch_stride[1], options.base, direction});
     });

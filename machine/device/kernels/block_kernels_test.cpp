@@ -185,7 +185,7 @@ TEST_P(BlockKernels, Rotary) {
       m.batch_stride = {length * width, 3 * head};
       return m;
     };
-    const Rotary options{.base = 500, .first_position = 11};
+    const Rotary options{.base = 500, .first_position = 11, .step = 3};
     const Values v = to_doubles(qkv), before = to_doubles(out);
     kernels().rotary(queries(qkv), options, queries(out));
     std::vector<Real> reference, error;
@@ -198,7 +198,7 @@ TEST_P(BlockKernels, Rotary) {
           continue;
         }
         const std::int64_t pair = i % (head / 2);
-        const Real angle = static_cast<Real>(11 + row % length) *
+        const Real angle = static_cast<Real>(11 + 3 * (row % length)) *
                            std::pow(500.0L, -2 * static_cast<Real>(pair) / static_cast<Real>(head));
         const Real low = v[at(row, width, c - i + pair)],
                    high = v[at(row, width, c - i + pair + head / 2)];
