@@ -220,7 +220,8 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
                   options_.data_file,
                   options_.load_file,
                   options_.save_file,
-                  options_.reference};
+                  options_.reference,
+                  options_.training};
   machine::Link* link = sampling_link(group);
   // Runs `body` on every rank of the case. Returns the first cause of the failures that it returned
   // or threw, the same on all ranks. The board shows the phase while it runs.

@@ -29,6 +29,7 @@ struct RunOptions {
   std::vector<Record> finished;  // rank 0: cases of a continued run, which are not run again
   std::string data_file, load_file, save_file;
   LossReference reference;
+  TrainingOptions training;
   std::uint64_t seed = 1234;
   double max_seconds_per_case = 1;  // of sampling
   // Time limit of all cases: no case begins later, and turns.h determines their order. Infinity:

@@ -72,11 +72,19 @@ struct LossReference {
   std::string kind = "cpu", file = {}, save = {};
 };
 
+// A training that is saved or continued: --train-iters, --save-interval and --async-save. 0: not
+// specified.
+struct TrainingOptions {
+  std::int64_t train_iters = 0, save_interval = 0;  // steps
+  bool async_save = false;                          // write while the training goes on
+};
+
 // Files of the command line; empty: not specified. seed: of the run.
 struct Files {
   std::string data, load, save;
   LossReference reference = {};
   std::uint64_t seed = 1234;
+  TrainingOptions training = {};
 };
 
 // The ranks, device and inputs of a case.
@@ -90,6 +98,7 @@ struct Context {
   std::string load_file = {};  // --load; empty: initial values are random
   std::string save_file = {};  // --save; empty: values are not saved
   LossReference reference = {};
+  TrainingOptions training = {};
 };
 
 // The cost of one iteration on one rank, and the factors of its rates.

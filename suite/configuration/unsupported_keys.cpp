@@ -97,7 +97,7 @@ constexpr Reason refused[] = {
      "progressive_layer_drop eigenvalue"},
     {"values are gathered after each step", "", "disable_allgather=false"},
     {"there are no CUDA graphs here", "", "graph_harvesting=false"},
-    {"a checkpoint is one file", "--save of shardmark run",
+    {"every rank writes its file of a checkpoint to one folder", "--save of shardmark run",
      "checkpoint.use_node_local_storage=false checkpoint.parallel_write nebula datastates_ckpt"},
     {"axes are swept by the program", "shardmark run with lists of values", "autotuning"},
     {"the number of ranks is fixed", "train_batch_size", "elasticity"},
@@ -149,10 +149,10 @@ constexpr Reason ignored[] = {
      "--num-workers --dataloader-type --no-create-attention-mask-in-dataloader "
      "--no-mmap-bin-files --reset-position-ids --reset-attention-mask --eod-mask-loss "
      "dataloader_drop_last"},
-    {"a step starts from random values", "--load of shardmark run",
+    {"the command line selects the checkpoint", "--load of shardmark run",
      "--load --no-load-optim --no-load-rng --use-checkpoint-args --finetune --init-method-std "
      "--init-method --use-cpu-initialization --no-initialization --perform-initialization"},
-    {"a measured step is not saved", "--save of shardmark run",
+    {"the command line selects checkpoints", "--save of shardmark run",
      "--save --save-interval --no-save-optim --no-save-rng --ckpt-format --async-save "
      "--dist-ckpt-format --use-dist-ckpt --auto-detect-ckpt-format --ckpt-fully-parallel-load "
      "checkpoint.tag_validation zero_optimization.stage3_gather_16bit_weights_on_model_save",

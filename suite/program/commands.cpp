@@ -8,6 +8,7 @@
 
 #include "harness/run/run.h"
 #include "machine/base/names.h"
+#include "suite/checkpoint/checkpoint_command.h"
 #include "suite/comparison/commands.h"
 #include "suite/options/options.h"
 
@@ -31,6 +32,9 @@ constexpr Command all[] = {
     {"report", "write report.html and junit.xml of a run", run_report},
     {"health", "ranks, hosts and links to drain after a run: exit code 0 OK, 1 WARN, 2 CRITICAL",
      run_health},
+    {"checkpoint",
+     "show a checkpoint of a training, or convert it from or to Hugging Face's format",
+     run_checkpoint},
     {"data", "write the bytes of a text as Megatron's token files", run_data},
     {"version", "version, commit, compiler and libraries", run_version},
     {"manual", "print the manual page", run_manual},

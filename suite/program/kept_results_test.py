@@ -11,14 +11,13 @@ import mmap
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import unittest
 import xml.etree.ElementTree
 
-from process import LAUNCHER, PROGRAM, TemporaryFolder, read_run, shardmark
+from process import LAUNCHER, PROGRAM, TemporaryFolder, kill_all, read_run, shardmark
 
 KILLS = int(os.environ.get("SHARDMARK_KILLS", "10"))
 SMALL = ["run", "all_reduce", "--ranks", "2", "--dtype", "float", "--algorithm", "ring", "--transport", "shared_memory",
@@ -70,25 +69,6 @@ class Kept(TemporaryFolder):
 
 
 class KilledRun(Kept):
-    def kill_all(self, mark):
-        """Kills every process of the run, whatever its parent is."""
-        while True:
-            alive = []
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    with open(f"/proc/{pid}/environ", "rb") as file:
-                        if mark in file.read().split(b"\0"):
-                            alive.append(int(pid))
-                except OSError:
-                    continue
-            if not alive:
-                return
-            for pid in alive:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-
     def test_finished_cases_are_readable(self):
         moments = random.Random(20261122)
         begin = time.monotonic()
@@ -105,7 +85,7 @@ class KilledRun(Kept):
                 process = subprocess.Popen([PROGRAM, *MANY, "--out", out], stdout=output, stderr=subprocess.DEVNULL,
                                            stdin=subprocess.DEVNULL, env={**os.environ, **NO_FIGURES, **dict([mark.split("=")])})
                 time.sleep(moments.uniform(0, duration))
-                self.kill_all(mark.encode())
+                kill_all(mark.encode())
                 process.wait(timeout=10)
                 output.seek(0)
                 with self.subTest(number=number):

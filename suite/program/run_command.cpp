@@ -27,6 +27,8 @@
 #include "harness/unit/unit.h"
 #include "machine/base/error.h"
 #include "machine/world/mpi_world.h"
+#include "suite/checkpoint/saved_training.h"
+#include "suite/checkpoint/training_checkpoint.h"
 #include "suite/files/corpus.h"
 #include "suite/files/safetensors.h"
 #include "suite/options/options.h"
@@ -44,32 +46,45 @@ namespace {
 void check_files(const harness::RunOptions& options, std::uint64_t seed,
                  const std::vector<harness::PlannedCase>& cases,
                  const std::vector<std::size_t>& selected) {
-  const harness::Files files{options.data_file, options.load_file, options.save_file,
-                             options.reference, seed};
+  const harness::Files files{
+      options.data_file, options.load_file, options.save_file, options.reference, seed,
+      options.training};
   if (!options.data_file.empty()) Corpus::check(options.data_file);
   const auto selected_of = [&](std::string_view unit) {
     return std::ranges::count_if(selected,
                                  [&](std::size_t index) { return cases[index].unit == unit; });
   };
-  const auto steps = selected_of("gpt_step");
-  if (!options.load_file.empty()) {
+  const auto gpt = selected_of("gpt_step"), speed = selected_of("training_speed"),
+             trainings = gpt + speed + selected_of("llama_step") + selected_of("gpt_grid");
+  if (loads_checkpoint(options.load_file) || saves_checkpoint(options.save_file)) {
+    if (trainings != 1)
+      reject(
+          "a checkpoint requires exactly one case of a training step (got {}); "
+          "--benchmark_list_tests lists them",
+          trainings);
+  } else if (options.training.train_iters > 0 || options.training.save_interval > 0 ||
+             options.training.async_save) {
+    reject(
+        "--train-iters, --save-interval and --async-save require --save DIR or --load DIR, a "
+        "folder of checkpoints");
+  }
+  if (!options.load_file.empty() && !loads_checkpoint(options.load_file)) {
     const Safetensors weights(options.load_file);
-    if (steps + selected_of("training_speed") == 0)
+    if (gpt + speed == 0)
       reject("--load requires a case of gpt_step or training_speed; none is selected");
   }
-  if (!options.save_file.empty()) {
-    if (steps != 1)
+  if (!options.save_file.empty() && !saves_checkpoint(options.save_file)) {
+    if (gpt != 1)
       reject(
           "--save requires exactly one case of gpt_step (got {}); --benchmark_list_tests "
           "lists them",
-          steps);
+          gpt);
     check_writable(options.save_file);
     std::error_code ignored;
     if (std::filesystem::equivalent(options.save_file, options.load_file, ignored))
       reject("--save and --load name the same file: {}", options.save_file);
   }
-  check_reference(options.reference, steps + selected_of("training_speed") +
-                                         selected_of("llama_step") + selected_of("gpt_grid"));
+  check_reference(options.reference, trainings);
   for (const std::size_t index : selected) cases[index].check_files(files);
 }
 
@@ -314,6 +329,10 @@ int run(RunCommandLine line, int argc, char** argv) {
   }
   harness::PlanRequest request = line.request();
   harness::AxisFlags& axes = request.flags;
+  const harness::RunOptions& options = line.options;
+  if ((loads_checkpoint(options.load_file) || saves_checkpoint(options.save_file)) &&
+      line.deepspeed_file.empty() && line.megatron_file.empty())
+    choose_one_training(line.units, request);
   // Nodes can have different numbers of cores, but all ranks must plan the same cases.
   const bool ranks_said = axes.contains("ranks");
   if (line.scaling && !ranks_said && rank)

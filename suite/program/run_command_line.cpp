@@ -37,6 +37,7 @@ std::string default_out_dir() {
 namespace {
 
 constexpr double acceptance_minutes = 25;
+constexpr std::int64_t most_steps = 1'000'000'000'000;
 const std::vector<std::string> output_formats{"table", "json", "csv"};
 constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
 
@@ -92,8 +93,15 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.text("--data", "FILE", line.options.data_file,
                "text, or the prefix of Megatron's .bin and .idx (default: generated)");
   options.text("--load", "FILE", line.options.load_file,
-               "initial GPT-2 weights, .safetensors (default: random)");
-  options.text("--save", "FILE", line.options.save_file, "weights of gpt_step after ten steps");
+               "initial GPT-2 weights, .safetensors; a folder: continue its checkpoint");
+  options.text("--save", "FILE", line.options.save_file,
+               "weights after ten steps, .safetensors; a folder: train, write checkpoints");
+  harness::TrainingOptions& training = line.options.training;
+  options.number("--train-iters", "N", training.train_iters, 1, most_steps,
+                 "last step of a training with checkpoints (default: ten more)");
+  options.number("--save-interval", "N", training.save_interval, 1, most_steps,
+                 "steps from one checkpoint to the next (default: only the last)");
+  options.flag("--async-save", training.async_save, "train on while a checkpoint is written");
   harness::LossReference& reference = line.options.reference;
   options.text("--reference", "KIND", reference.kind,
                "cpu (default): the step in double; stored: a loss curve; none");

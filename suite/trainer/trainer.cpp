@@ -120,17 +120,20 @@ void Trainer::connect_groups() {
   if (pipeline::needs_two_links(schedules_))
     groups_[1].gradients =
         machine::connect(world_, grid_.group(Axis::pp), config_.transport, LinkStream::own);
-  const machine::Group ends =
-      schedules_.placement.copies() > 1 ? grid_.opposite_group() : grid_.embedding_group();
-  groups_.push_back(
-      {"embedding",
-       ends.index >= 0 && ends.size() > 1
-           ? std::make_unique<collectives::Communicator>(world_, ends, config_.transport, own)
-           : nullptr,
-       nullptr});
+  const machine::Group ends = tied_group();
+  groups_.push_back({"embedding",
+                     ends.index >= 0 && ends.size() > 1
+                         ? std::make_unique<collectives::Communicator>(
+                               world_, ends, config_.transport, LinkStream::own)
+                         : nullptr,
+                     nullptr});
   for (const Group& group : groups_)
     if (group.communicator)
       group.communicator->set_algorithms(group_algorithms(config_, group.name));
+}
+
+machine::Group Trainer::tied_group() const {
+  return schedules_.placement.copies() > 1 ? grid_.opposite_group() : grid_.embedding_group();
 }
 
 void Trainer::connect_executor() {
@@ -256,6 +259,26 @@ zero::StepResult Trainer::update() {
 void Trainer::scale_loss() {
   chunks_->set_loss_scale(scale_.scale());
   step_->set_loss_scale(scale_.scale());
+}
+
+Trainer::Counters Trainer::counters() const {
+  return {steps_, updates_, step_->optimizer().steps(), scale_.state(), vocabulary_};
+}
+
+void Trainer::set_counters(const Counters& counters) {
+  scale_.restore(counters.scale);
+  steps_ = counters.steps;
+  updates_ = counters.updates;
+  step_->optimizer().set_steps(counters.optimizer_steps);
+  vocabulary_ = counters.vocabulary;
+  chunks_->set_vocabulary(vocabulary_);
+  scale_loss();
+}
+
+bool Trainer::is_first_holder(const collectives::Parameter& parameter) const {
+  const bool first_of_tp =
+      parameter.placement.tp == collectives::Spread::sharded || grid_.coordinate(Axis::tp) == 0;
+  return first_of_tp && (!parameter.placement.tied_over_pp || tied_group().index <= 0);
 }
 
 std::uint64_t Trainer::hash_of_values() {

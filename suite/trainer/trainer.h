@@ -79,6 +79,19 @@ class Trainer {
   // table. Collective over the group.
   void save(const std::string& path);
 
+  // The counters of a training. With the values and the optimizer's states they are all that a step
+  // depends on: data and dropout are drawn by the number of the step.
+  struct Counters {
+    std::int64_t steps = 0, updates = 0, optimizer_steps = 0;
+    zero::LossScale::State scale;
+    int vocabulary = 0;  // rows of the table without padding
+  };
+  Counters counters() const;
+  void set_counters(const Counters& counters);
+  // Returns whether this rank is the first of the ranks that hold the same shard of the parameter,
+  // apart from replicas over dp.
+  bool is_first_holder(const collectives::Parameter& parameter) const;
+
   // Returns the mean of the last forward_backward over all tokens that count. Collective over the
   // group.
   double mean_loss();
@@ -87,6 +100,8 @@ class Trainer {
   const machine::Grid& grid() const { return grid_; }
   layers::Parameters& parameters() { return parameters_; }
   double loss_scale() const { return scale_.scale(); }
+  machine::World& world() const { return world_; }
+  const machine::Group& group() const { return group_; }
   const zero::GradientPlan& plan() const { return plan_; }
   const zero::FlatStates& states() const { return *states_; }
   const ModelParts& parts() const { return parts_; }
@@ -112,6 +127,7 @@ class Trainer {
 
  private:
   void connect_groups();
+  machine::Group tied_group() const;
   void connect_executor();
   void connect_step();
   bool tells_of_gradients() const;

@@ -201,6 +201,7 @@ struct GptStep : StepUnit {
       losses_ = std::move(curve.losses);
       skipped_steps_ = std::move(curve.skipped);
     }
+    judge_saved(judge, exact_losses_, loss_bounds_);
   }
 
   void describe(harness::Description& description) {
@@ -211,6 +212,7 @@ struct GptStep : StepUnit {
     describe_reference(description);
     if (skipped_steps_.size() == losses_.size())
       description.note = "every step was skipped, because its gradients overflow";
+    describe_saved(description);
     describe_step(description);
   }
 
@@ -258,8 +260,10 @@ struct GptStep : StepUnit {
       });
       if (step == 0) judge_repeated(judge, *trainer);
     }
-    if (!context_.save_file.empty()) trainer->save(context_.save_file);
+    if (saves_weights()) trainer->save(context_.save_file);
     const Reference reference = shared_reference();
+    exact_losses_ = reference.exact.losses;
+    loss_bounds_ = reference.bounds.losses;
     for (std::size_t step = 0; step < reference.exact.magnitudes.size(); ++step)
       judge_overflow(judge, config_, static_cast<int>(step) + 1, skipped_[step], scales[step],
                      reference.exact.magnitudes[step]);
@@ -336,7 +340,7 @@ struct GptStep : StepUnit {
         has_it ? reference_of(context_.world, config_, corpus_, skipped_) : Reference{});
   }
 
-  std::vector<double> losses_;
+  std::vector<double> losses_, exact_losses_, loss_bounds_;
   SkippedSteps skipped_{};  // whether each judged step was skipped
   std::vector<int> skipped_steps_;
   double loss_error_ = 0;  // the largest relative error of a step's loss, compared with double

@@ -70,12 +70,12 @@ LossCurve train(Trainer& trainer, int steps, const std::function<void(int)>& aft
   return curve;
 }
 
-void judge_replicas(harness::Judge& judge, Trainer& trainer, int step) {
+void judge_replicas(harness::Judge& judge, Trainer& trainer, int step, std::string_view training) {
   trainer.with_each_part([&](const layers::Parameters& part) {
     for (const collectives::Parameter* parameter : part)
-      judge.same_bits(
-          fmt::format("{}{} after step {}", parameter->name, shard_text(*parameter, trainer), step),
-          hash(parameter->value));
+      judge.same_bits(fmt::format("{}{} after {}step {}", parameter->name,
+                                  shard_text(*parameter, trainer), training, step),
+                      hash(parameter->value));
   });
 }
 

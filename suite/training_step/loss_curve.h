@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/judge/judge.h"
@@ -28,8 +29,10 @@ struct LossCurve {
 LossCurve train(Trainer& trainer, int steps, const std::function<void(int)>& after_step);
 
 // Declares the bits of this rank's values: replicas over dp, parameters that tp replicates and tied
-// tables must agree. Gathers one part of the model at a time.
-void judge_replicas(harness::Judge& judge, Trainer& trainer, int step);
+// tables must agree. Gathers one part of the model at a time. training: distinguishes the keys of
+// another training of the case.
+void judge_replicas(harness::Judge& judge, Trainer& trainer, int step,
+                    std::string_view training = "");
 
 // Losses and gradient norms must be finite, and the loss of the first step's tokens must fall.
 // Otherwise numerics fails. If all is right, numerics is not applicable, because no number is

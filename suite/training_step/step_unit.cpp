@@ -10,6 +10,7 @@
 #include "harness/measure/rates.h"
 #include "layers/models/gpt_cost.h"
 #include "machine/link/connect.h"
+#include "suite/checkpoint/training_checkpoint.h"
 #include "suite/plan/fitting.h"
 #include "suite/trainer/expectations.h"
 #include "suite/trainer/gpt2_weights.h"
@@ -25,7 +26,7 @@ namespace {
 TrainingConfig config_of(const TrainingCase& c, const harness::Context& context) {
   TrainingConfig config = completed(c.config);
   config.seed = context.seed;
-  config.weights = context.load_file;
+  if (!loads_checkpoint(context.load_file)) config.weights = context.load_file;
   return config;
 }
 
@@ -81,12 +82,14 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
 void StepUnit::check_files(const Case& c, const harness::Files& files) {
   const TrainingConfig config = completed(c.config);
   if (!files.data.empty()) Corpus::check(files.data, config.model.sequence);
-  if (!files.load.empty()) check_gpt2(files.load, config.model, config.degrees.tp);
-  if (!files.save.empty()) refuse_unlike_gpt2(config.model);
-  if (files.reference.file.empty()) return;
   TrainingConfig trained = config;
   trained.seed = files.seed;
-  trained.weights = files.load;
+  check_saved_training(files, trained, [&] { return corpus_of(files.data, files.seed, trained); });
+  const bool continues = loads_checkpoint(files.load);
+  if (!files.load.empty() && !continues) check_gpt2(files.load, config.model, config.degrees.tp);
+  if (!files.save.empty() && !saves_checkpoint(files.save)) refuse_unlike_gpt2(config.model);
+  if (files.reference.file.empty()) return;
+  if (!continues) trained.weights = files.load;
   check_curve(files.reference.file, read_curve(files.reference.file),
               curve_keys(trained, corpus_of(files.data, files.seed, trained)));
 }
@@ -97,7 +100,7 @@ StepUnit::StepUnit(const Case& c, harness::Context& context)
       config_(config_of(c, context)),
       corpus_(corpus_of(context.data_file, context.seed, config_)) {
   measure_layers(config_, context.world, context.group, context.device);
-  if (!context.load_file.empty() || !context.save_file.empty()) refuse_unlike_gpt2(config_.model);
+  if (!config_.weights.empty() || saves_weights()) refuse_unlike_gpt2(config_.model);
 }
 
 void StepUnit::warm_up(const std::function<void()>& begin) {
@@ -172,8 +175,50 @@ LossCurve StepUnit::judge_without_double(harness::Judge& judge) {
   else
     judge_alone(judge, config_, curve);
   save_reference(curve.losses, curve.skipped);
-  if (!context_.save_file.empty()) trainer->save(context_.save_file);
+  if (saves_weights()) trainer->save(context_.save_file);
   return curve;
+}
+
+bool StepUnit::saves_weights() const {
+  return !context_.save_file.empty() && !saves_checkpoint(context_.save_file);
+}
+
+bool StepUnit::judge_saved(harness::Judge& judge, const std::vector<double>& exact,
+                           const std::vector<double>& bounds) {
+  if (!loads_checkpoint(context_.load_file) && !saves_checkpoint(context_.save_file)) return false;
+  const std::unique_ptr<Trainer> trainer = make_trainer();
+  saved_ = train_saved(judge, *trainer, context_, checkpoint_keys(config_, corpus_),
+                       [&](std::int64_t step) {
+                         judge_replicas(judge, *trainer, static_cast<int>(step), "saved ");
+                       });
+  const auto first = static_cast<std::size_t>(saved_->begin);
+  const auto compare = [&](std::string_view with, const std::vector<double>& losses,
+                           const std::function<double(std::size_t)>& bound) {
+    for (std::size_t step = first; step < std::min(first + saved_->losses.size(), losses.size());
+         ++step)
+      judge.numerics(fmt::format("loss of saved step {} against {}", step + 1, with),
+                     std::abs(saved_->losses[step - first] - losses[step]), bound(step));
+  };
+  compare("double", exact, [&](std::size_t step) { return bounds[step]; });
+  if (against() == Against::stored) {
+    const StoredCurve stored = read_curve(context_.reference.file);
+    const double tolerance =
+        stored.tolerance.at(std::string(machine::name(config_.precision.dtype)));
+    compare(context_.reference.file, stored.losses,
+            [&](std::size_t step) { return tolerance * std::abs(stored.losses[step]); });
+  }
+  return true;
+}
+
+void StepUnit::describe_saved(harness::Description& description) const {
+  if (!saved_) return;
+  description.losses = saved_->losses;
+  const std::size_t end = static_cast<std::size_t>(saved_->begin) + saved_->losses.size();
+  description.note += fmt::format("{}losses of steps {} to {}",
+                                  description.note.empty() ? "" : "; ", saved_->begin + 1, end);
+  if (saved_->saves > 0)
+    description.note += fmt::format(", {} checkpoint{} written to {}", saved_->saves,
+                                    saved_->saves == 1 ? "" : "s", context_.save_file);
 }
 
 void StepUnit::save_reference(const std::vector<double>& losses,

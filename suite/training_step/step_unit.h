@@ -13,10 +13,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "harness/unit/unit.h"
+#include "suite/checkpoint/saved_training.h"
 #include "suite/trainer/step_recorder.h"
 #include "suite/trainer/trainer.h"
 #include "suite/training_step/curve_keys.h"
@@ -54,10 +56,18 @@ class StepUnit {
   // losses (loss_curve.h) and the bits of its replicas after every step. Needs no memory but the
   // trainer's.
   LossCurve judge_without_double(harness::Judge& judge);
+  bool saves_weights() const;  // whether --save is a file of weights
+  // With a checkpoint (--save or --load with a folder), trains a fresh trainer or continues the
+  // checkpoint, and judges the training (saved_training.h). exact, bounds: losses of the first
+  // steps in double, and bounds of their errors; may be empty. Returns whether it trained.
+  bool judge_saved(harness::Judge& judge, const std::vector<double>& exact = {},
+                   const std::vector<double>& bounds = {});
+  const std::optional<SavedTraining>& saved() const { return saved_; }
   // Writes --save-reference on rank 0, if it is given and all losses are finite.
   void save_reference(const std::vector<double>& losses, const std::vector<int>& skipped) const;
   void describe_step(harness::Description& description) const;
   void describe_reference(harness::Description& description) const;  // sets the note
+  void describe_saved(harness::Description& description) const;      // sets losses and note
 
   harness::Context& context_;
   const int ranks_;
@@ -71,6 +81,7 @@ class StepUnit {
   std::uint64_t first_step_hash_ = 0;
   pipeline::Timeline last_timeline_;
   std::vector<std::string> by_library_;  // groups of this rank
+  std::optional<SavedTraining> saved_;
 };
 
 }  // namespace suite

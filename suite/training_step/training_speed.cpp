@@ -75,6 +75,22 @@ struct TrainingSpeed : StepUnit {
     judge_step(judge);
     gemm_flops_ = products_->flops();
     products_.reset();
+    judge_losses(judge);
+    judge_saved(judge);
+  }
+
+  void describe(harness::Description& description) {
+    description.losses = losses_;
+    describe_reference(description);
+    description.set("gemm_flops", gemm_flops_);
+    describe_saved(description);
+    describe_step(description);
+    if (description.seconds > 0 && description.yardstick_s > 0)
+      description.set("gemm_fraction", description.yardstick_s / description.seconds);
+  }
+
+ private:
+  void judge_losses(harness::Judge& judge) {
     if (against() != Against::cpu) {
       losses_ = judge_without_double(judge).losses;
       return;
@@ -89,16 +105,6 @@ struct TrainingSpeed : StepUnit {
     save_reference(curve.losses, curve.skipped);
   }
 
-  void describe(harness::Description& description) {
-    description.losses = losses_;
-    describe_reference(description);
-    description.set("gemm_flops", gemm_flops_);
-    describe_step(description);
-    if (description.seconds > 0 && description.yardstick_s > 0)
-      description.set("gemm_fraction", description.yardstick_s / description.seconds);
-  }
-
- private:
   void judge_first_step(harness::Judge& judge) {
     const auto trainer = make_trainer();
     const bool constant = config_.precision.loss_scale.scaling == zero::LossScaling::constant;

@@ -6,13 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "machine/base/checksum.h"
-#include "machine/device/random.h"
 #include "zero/checkpoint/checkpoint_index.h"
 
 namespace zero {
@@ -145,9 +143,9 @@ std::string PartWriter::finish() {
 }
 
 void commit(const std::string& folder, const std::string& save,
-            const std::vector<std::string>& parts, const Numbers& numbers, const Reached& given) {
+            const std::vector<std::string>& parts, const Facts& facts, const Reached& given) {
   const Reached& reached = given ? given : nobody;
-  const std::string text = index_text(save, numbers, parts);
+  const std::string text = index_text(save, facts, parts);
   const std::string path = folder + "/index.json", beside = path + ".new";
   const int file = open_new(beside);
   try {
@@ -167,40 +165,6 @@ void commit(const std::string& folder, const std::string& save,
   sync_folder(folder);
   remove_other_saves(folder, save);
   reached("others removed");
-}
-
-void save(machine::World& world, const machine::Group& group, const std::string& folder,
-          const Numbers& numbers, const std::function<void(PartWriter&)>& fill) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  const auto random =
-      machine::philox(static_cast<std::uint64_t>(now), static_cast<std::uint64_t>(::getpid()));
-  const std::string name =
-      world.broadcast(group, 0, fmt::format("{:08x}{:08x}", random[0], random[1]));
-  const std::string right = "+";  // prefix of a part's text; any other text is an error
-  const auto attempt = [&](const std::function<std::string()>& work) {
-    std::string mine;
-    try {
-      mine = right + work();
-    } catch (const std::exception& error) {
-      mine = error.what();
-    }
-    std::vector<std::string> all = world.all_gather(group, mine);
-    for (std::string& theirs : all) {
-      if (!theirs.starts_with(right)) throw CheckpointError(theirs);
-      theirs.erase(0, right.size());
-    }
-    return all;
-  };
-  const std::vector<std::string> parts = attempt([&] {
-    std::filesystem::create_directories(folder);
-    PartWriter writer(folder, name, group.index, group.size());
-    fill(writer);
-    return writer.finish();
-  });
-  attempt([&] {
-    if (group.index == 0) commit(folder, name, parts, numbers);
-    return std::string();
-  });
 }
 
 }  // namespace zero

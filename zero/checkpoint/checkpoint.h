@@ -26,7 +26,6 @@
 
 #include "machine/base/error.h"
 #include "machine/device/tensor.h"
-#include "machine/world/world.h"
 #include "zero/checkpoint/checkpoint_piece.h"
 #include "zero/optimizers/optimizer.h"
 
@@ -37,9 +36,14 @@ class CheckpointError : public machine::MachineError {
   using machine::MachineError::MachineError;
 };
 
-// Numbers that are equal on all ranks, such as steps and the state of a loss scale. Doubles are
-// stored as their bits (std::bit_cast).
+// Facts that are equal on all ranks: numbers, such as steps and the state of a loss scale (doubles
+// are stored as their bits, std::bit_cast), and texts, such as the keys of the configuration.
 using Numbers = std::map<std::string, std::uint64_t>;
+using Texts = std::map<std::string, std::string>;
+struct Facts {
+  Numbers numbers = {};
+  Texts texts = {};
+};
 
 // For tests: called with the name of each point at which a save could be killed.
 using Reached = std::function<void(std::string_view)>;
@@ -51,21 +55,29 @@ struct StoredPiece {
   std::uint32_t checksum = 0;  // wide_checksum
 };
 
-// A writer of one rank's file of a save. The name of a save is 16 hexadecimal digits.
-class PartWriter {
+// Takes the pieces of one rank's part of a save.
+class PieceSink {
  public:
-  PartWriter(const std::string& folder, const std::string& save, int rank, int ranks,
-             const Reached& reached = {});
-  PartWriter(const PartWriter&) = delete;
-  PartWriter& operator=(const PartWriter&) = delete;
-  ~PartWriter();  // removes the file unless finish was called
-
+  virtual ~PieceSink() = default;
   // Adds the elements of the piece, in order: piece.size() elements on any device.
-  void add(const Piece& piece, const Tensor& elements);
+  virtual void add(const Piece& piece, const Tensor& elements) = 0;
   // Adds all existing states of a range of the flat buffers.
   void add(const std::vector<FlatPiece>& pieces, const RangeStates& states) {
     for_each_state(pieces, states, [this](const auto&... of_piece) { add(of_piece...); });
   }
+};
+
+// A writer of one rank's file of a save. The name of a save is 16 hexadecimal digits.
+class PartWriter final : public PieceSink {
+ public:
+  using PieceSink::add;
+  PartWriter(const std::string& folder, const std::string& save, int rank, int ranks,
+             const Reached& reached = {});
+  PartWriter(const PartWriter&) = delete;
+  PartWriter& operator=(const PartWriter&) = delete;
+  ~PartWriter() override;  // removes the file unless finish was called
+
+  void add(const Piece& piece, const Tensor& elements) override;
   std::string finish();  // syncs the file; returns the text for commit
 
  private:
@@ -86,36 +98,55 @@ class PartWriter {
 // Writes the index. One rank calls it after all ranks have finished. parts: the texts of finish, in
 // rank order.
 void commit(const std::string& folder, const std::string& save,
-            const std::vector<std::string>& parts, const Numbers& numbers,
-            const Reached& given = {});
+            const std::vector<std::string>& parts, const Facts& facts, const Reached& given = {});
 
-// Collective over the group. fill adds the pieces of this rank. If any rank fails, every rank
-// throws and the previous checkpoint stays. Creates the folder if it is missing.
-void save(machine::World& world, const machine::Group& group, const std::string& folder,
-          const Numbers& numbers, const std::function<void(PartWriter&)>& fill);
-
+// For one thread.
 class Checkpoint {
  public:
   explicit Checkpoint(const std::string& folder);
+  Checkpoint(Checkpoint&&) = default;
 
   std::uint64_t number(const std::string& name) const;
+  const Facts& facts() const { return facts_; }
+  const std::string& index_path() const { return index_; }
+  // Rows of the outermost dimension of a parameter's tensors beyond the first `rows` are padding.
+  // The checkpoint may have another number of them. Padding that it lacks stays as it is.
+  void set_rows(const std::string& parameter, std::int64_t rows) { rows_[parameter] = rows; }
   // Reads the elements of the wanted piece, in order. `into` must have the stored dtype.
   void read(const Piece& wanted, const Tensor& into) const;
   // The counterpart of PartWriter::add.
   void read(const std::vector<FlatPiece>& pieces, const RangeStates& states) const {
     for_each_state(pieces, states, [this](const auto&... of_piece) { read(of_piece...); });
   }
+  // Reads every piece and compares its checksum.
+  void verify() const;
 
- private:
   struct Stored {
     StoredPiece stored;
-    std::size_t part = 0;
+    std::size_t part = 0;  // rank of the save
   };
-  std::vector<std::byte> bytes_of(const Stored& stored) const;
-  std::string folder_, index_;
+  // The pieces of each tensor, by its name.
+  using Tensors = std::map<std::string, std::vector<Stored>, std::less<>>;
+  const Tensors& tensors() const { return tensors_; }
+  std::size_t parts() const { return paths_.size(); }  // ranks of the save
+  std::uint64_t bytes() const { return bytes_; }       // of all parts
+  const std::string& save_name() const { return save_; }
+
+ private:
+  const std::vector<std::byte>& bytes_of(const Stored& stored) const;
+  const std::vector<Stored>& stored(const Piece& wanted) const;
+  // Returns the rows of a tensor without padding, or -1 if it has no padding.
+  std::int64_t rows_of(const std::string& tensor) const;
+
+  std::string index_, save_;
   std::vector<std::string> paths_;
-  Numbers numbers_;
-  std::map<std::string, std::vector<Stored>, std::less<>> tensors_;
+  Facts facts_;
+  std::uint64_t bytes_ = 0;
+  std::map<std::string, std::int64_t> rows_;
+  Tensors tensors_;
+  // The last piece that was read. Optimizers read one piece in several parts.
+  mutable const Stored* last_ = nullptr;
+  mutable std::vector<std::byte> last_bytes_;
 };
 
 }  // namespace zero

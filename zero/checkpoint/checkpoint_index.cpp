@@ -94,12 +94,12 @@ std::string part_text(const StoredPart& part) {
   return json{{"bytes", part.bytes}, {"pieces", std::move(pieces)}}.dump();
 }
 
-std::string index_text(const std::string& save, const Numbers& numbers,
+std::string index_text(const std::string& save, const Facts& facts,
                        const std::vector<std::string>& parts) {
   std::string text = fmt::format(
-      "{{\"format\": \"{}\",\n\"save\": \"{}\",\n\"numbers\": {},\n"
+      "{{\"format\": \"{}\",\n\"save\": \"{}\",\n\"numbers\": {},\n\"texts\": {},\n"
       "\"parts\": [",
-      format_name, save, json(numbers).dump());
+      format_name, save, json(facts.numbers).dump(), json(facts.texts).dump());
   for (std::size_t rank = 0; rank < parts.size(); ++rank)
     text += (rank == 0 ? "\n" : ",\n") + parts[rank];
   text += "\n]}\n";
@@ -122,8 +122,10 @@ CheckpointIndex parse_index(const std::string& path, const std::string& text) {
     if (!is_save_name(index.save)) refuse("its save has an invalid name");
     for (const auto& [name, value] : whole.at("numbers").items()) {
       if (!value.is_number_unsigned()) refuse(fmt::format("'{}' is not a number", name));
-      index.numbers[name] = value.get<std::uint64_t>();
+      index.facts.numbers[name] = value.get<std::uint64_t>();
     }
+    for (const auto& [name, value] : whole.at("texts").items())
+      index.facts.texts[name] = value.get<std::string>();
     for (const json& part : whole.at("parts")) {
       StoredPart& read = index.parts.emplace_back();
       read.bytes = static_cast<std::uint64_t>(integer(part.at("bytes")));

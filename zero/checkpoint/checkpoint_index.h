@@ -15,13 +15,13 @@ struct StoredPart {
 
 struct CheckpointIndex {
   std::string save;
-  Numbers numbers;
+  Facts facts;
   std::vector<StoredPart> parts;  // by rank
 };
 
 std::string part_text(const StoredPart& part);  // the result of PartWriter::finish
 // Returns the index with its checksum. parts: texts of part_text, in rank order.
-std::string index_text(const std::string& save, const Numbers& numbers,
+std::string index_text(const std::string& save, const Facts& facts,
                        const std::vector<std::string>& parts);
 // Throws CheckpointError with a text that begins with `path`.
 CheckpointIndex parse_index(const std::string& path, const std::string& text);

@@ -65,18 +65,20 @@ std::vector<Run> runs(const Piece& piece) {
 }
 
 std::vector<FlatPiece> flat_pieces(const std::vector<Parameter*>& parameters,
-                                   const std::vector<std::int64_t>& offsets, int tp_rank,
+                                   const std::vector<std::int64_t>& offsets, int tp, int tp_rank,
                                    Range range) {
   SHARDMARK_CHECK(parameters.size(), ==, offsets.size());
   std::vector<FlatPiece> found;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
-    const Range all{offsets[i], offsets[i] + parameter.value.size()};
+    const machine::Shape local =
+        Parameter::local_shape(parameter.name, parameter.global_shape, parameter.placement, tp);
+    const Range all{offsets[i], offsets[i] + local.size()};
     const Range here = intersection(all, range);
     if (here.size() == 0) continue;
     Piece piece{.name = parameter.name};
     for (int dim = 0; dim < parameter.global_shape.rank(); ++dim) {
-      const std::int64_t extent = parameter.value.shape()[dim];
+      const std::int64_t extent = local[dim];
       const bool cut =
           parameter.placement.tp == collectives::Spread::sharded && parameter.placement.dim == dim;
       piece.global.push_back(parameter.global_shape[dim]);

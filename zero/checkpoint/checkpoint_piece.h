@@ -41,12 +41,13 @@ std::vector<Run> runs(const Piece& piece);  // ascending in both indices
 
 // A part of a parameter in a range of the flat buffers (layout.h). flat_pieces returns all of them;
 // parameter i begins at offsets[i]. The pieces have the parameters' names.
+// The parameters need not have values (ZeRO stage 3). tp: the degree.
 struct FlatPiece {
   Piece piece;
   std::int64_t flat = 0;  // index of its first element, relative to the range
 };
 std::vector<FlatPiece> flat_pieces(const std::vector<Parameter*>& parameters,
-                                   const std::vector<std::int64_t>& offsets, int tp_rank,
+                                   const std::vector<std::int64_t>& offsets, int tp, int tp_rank,
                                    Range range);
 
 // Calls visit(piece, elements) for each existing state of each piece. The name of the piece gets

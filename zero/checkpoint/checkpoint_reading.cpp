@@ -52,8 +52,7 @@ class OpenFile {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const std::string& folder)
-    : folder_(folder), index_(folder + "/index.json") {
+Checkpoint::Checkpoint(const std::string& folder) : index_(folder + "/index.json") {
   constexpr std::uint64_t longest = std::uint64_t{1} << 30;
   const OpenFile file(index_);
   const std::uint64_t size = file.size();
@@ -61,7 +60,8 @@ Checkpoint::Checkpoint(const std::string& folder)
   std::string text(size, '\0');
   file.read(0, text.data(), text.size());
   CheckpointIndex index = parse_index(index_, text);
-  numbers_ = std::move(index.numbers);
+  facts_ = std::move(index.facts);
+  save_ = index.save;
   for (std::size_t rank = 0; rank < index.parts.size(); ++rank) {
     const std::string path = folder + "/" + part_name(index.save, rank, index.parts.size());
     const OpenFile part(path);
@@ -74,6 +74,7 @@ Checkpoint::Checkpoint(const std::string& folder)
     if (header != part_header(index.save, rank, index.parts.size()))
       part.refuse(fmt::format("it is not the part of rank {} of save {}", rank, index.save));
     paths_.push_back(path);
+    bytes_ += index.parts[rank].bytes;
     for (StoredPiece& piece : index.parts[rank].pieces) {
       const std::string name = piece.piece.name;
       tensors_[name].push_back({std::move(piece), rank});
@@ -82,53 +83,80 @@ Checkpoint::Checkpoint(const std::string& folder)
 }
 
 std::uint64_t Checkpoint::number(const std::string& name) const {
-  const auto found = numbers_.find(name);
-  if (found != numbers_.end()) return found->second;
+  const auto found = facts_.numbers.find(name);
+  if (found != facts_.numbers.end()) return found->second;
   std::vector<std::string> known;
-  for (const auto& [other, value] : numbers_) known.push_back(other);
+  for (const auto& [other, value] : facts_.numbers) known.push_back(other);
   throw CheckpointError(fmt::format("{}: {}", index_, machine::unknown("number", name, known)));
 }
 
-std::vector<std::byte> Checkpoint::bytes_of(const Stored& stored) const {
+const std::vector<std::byte>& Checkpoint::bytes_of(const Stored& stored) const {
+  if (last_ == &stored) return last_bytes_;
+  last_ = nullptr;
   const auto& [piece, dtype, offset, checksum] = stored.stored;
   const OpenFile file(paths_[stored.part]);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(piece.size()) * machine::size_of(dtype));
+  std::vector<std::byte>& bytes = last_bytes_;
+  bytes.resize(static_cast<std::size_t>(piece.size()) * machine::size_of(dtype));
   file.read(offset, bytes.data(), bytes.size());
   if (const std::uint32_t found = wide_checksum(bytes.data(), bytes.size()); found != checksum)
     file.refuse(
         fmt::format("tensor {} at {} is not what was written (its checksum is {:08x}, not "
                     "{:08x})",
                     piece.name, offset, found, checksum));
+  last_ = &stored;
   return bytes;
+}
+
+void Checkpoint::verify() const {
+  for (const auto& [name, pieces] : tensors_)
+    for (const Stored& piece : pieces) bytes_of(piece);
+}
+
+const std::vector<Checkpoint::Stored>& Checkpoint::stored(const Piece& wanted) const {
+  const auto found = tensors_.find(wanted.name);
+  if (found != tensors_.end()) return found->second;
+  std::vector<std::string> known;
+  for (const auto& [name, pieces] : tensors_) known.push_back(name);
+  const std::string near = machine::nearest(wanted.name, known);
+  throw CheckpointError(fmt::format("{}: it has no tensor {}{}", index_, wanted.name,
+                                    near.empty() ? "" : "; the nearest is " + near));
+}
+
+std::int64_t Checkpoint::rows_of(const std::string& tensor) const {
+  const auto found = rows_.find(tensor.substr(0, tensor.rfind('/')));
+  return found == rows_.end() ? -1 : found->second;
 }
 
 void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
   SHARDMARK_CHECK(why_no_piece(wanted), ==, std::string());
   SHARDMARK_CHECK(into.size(), ==, wanted.size());
-  const auto found = tensors_.find(wanted.name);
-  if (found == tensors_.end()) {
-    std::vector<std::string> known;
-    for (const auto& [name, pieces] : tensors_) known.push_back(name);
-    const std::string near = machine::nearest(wanted.name, known);
-    throw CheckpointError(fmt::format("{}: it has no tensor {}{}", index_, wanted.name,
-                                      near.empty() ? "" : "; the nearest is " + near));
-  }
+  const std::vector<Stored>& pieces = stored(wanted);
+  const std::int64_t rows = wanted.global.empty() ? -1 : rows_of(wanted.name);
   const std::size_t size = machine::size_of(into.dtype());
   const std::vector<Run> gaps = runs(wanted);
   machine::Device& device = into.device();
   const auto host = machine::make_host_device_beside(device);
   const machine::Memory whole = host->allocate(into.bytes(), machine::Category::buffers);
   auto* const read = static_cast<std::byte*>(whole.data());
+  if (rows >= 0) {
+    device.stream().copy(read, into.data(), into.bytes());
+    device.stream().synchronize();
+  }
   std::vector<bool> there(static_cast<std::size_t>(wanted.size()));
-  for (const Stored& stored : found->second) {
+  for (const Stored& stored : pieces) {
     const Piece& piece = stored.stored.piece;
-    if (piece.global != wanted.global || stored.stored.dtype != into.dtype())
+    // Without its rows, the global index of an element stays the same.
+    bool fits = piece.global.size() == wanted.global.size() && stored.stored.dtype == into.dtype();
+    for (std::size_t dim = 0; fits && dim < piece.global.size(); ++dim)
+      fits = piece.global[dim] == wanted.global[dim] ||
+             (dim == 0 && rows >= 0 && piece.global[dim] >= rows);
+    if (!fits)
       throw CheckpointError(
           fmt::format("{}: tensor {} is [{}] of {}, not [{}] of {}", index_, wanted.name,
                       fmt::join(piece.global, ", "), machine::name(stored.stored.dtype),
                       fmt::join(wanted.global, ", "), machine::name(into.dtype())));
     const std::vector<Run> has = runs(piece);
-    std::vector<std::byte> bytes;  // read only if it has missing elements
+    const std::vector<std::byte>* bytes = nullptr;  // read only if it has missing elements
     auto from = has.begin();
     for (const Run& run : gaps) {
       while (from != has.end() && from->global + from->size <= run.global) ++from;
@@ -141,15 +169,22 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
         const auto first = there.begin() + static_cast<std::ptrdiff_t>(to),
                    last = first + static_cast<std::ptrdiff_t>(count);
         if (std::find(first, last, false) == last) continue;
-        if (bytes.empty()) bytes = bytes_of(stored);
-        std::memcpy(read + to * size, bytes.data() + source * size, count * size);
+        if (!bytes) bytes = &bytes_of(stored);
+        std::memcpy(read + to * size, bytes->data() + source * size, count * size);
         std::fill(first, last, true);
       }
     }
   }
-  if (const auto gap = std::ranges::find(there, false); gap != there.end())
-    throw CheckpointError(fmt::format("{}: no file stores element {} of {} of tensor {}", index_,
-                                      gap - there.begin(), wanted.size(), wanted.name));
+  std::int64_t row_size = 1;
+  for (std::size_t dim = 1; dim < wanted.global.size(); ++dim) row_size *= wanted.global[dim];
+  for (const Run& run : gaps) {
+    const std::int64_t needed =
+        rows < 0 ? run.size : std::clamp(rows * row_size - run.global, std::int64_t{0}, run.size);
+    const auto begin = there.begin() + run.local, end = begin + needed;
+    if (const auto gap = std::find(begin, end, false); gap != end)
+      throw CheckpointError(fmt::format("{}: no file stores element {} of {} of tensor {}", index_,
+                                        gap - there.begin(), wanted.size(), wanted.name));
+  }
   device.stream().copy(into.data(), read, into.bytes());
   device.stream().synchronize();
 }

@@ -11,6 +11,7 @@
 
 #include "machine/base/checksum.h"
 #include "zero/checkpoint/checkpoint_index.h"
+#include "zero/checkpoint/saving.h"
 #include "zero/offload/streamed_optimizer.h"
 #include "zero/optimizers/loss_scale.h"
 #include "zero/testing/model_case.h"
@@ -58,7 +59,7 @@ class CheckpointFiles : public ::testing::Test {
       writer.add(rows(3 * rank, 3), counted(12, from + 12 * rank));
       parts.push_back(writer.finish());
     }
-    commit(folder, save, parts, {{"steps", 7}}, reached);
+    commit(folder, save, parts, {.numbers = {{"steps", 7}}}, reached);
   }
   std::vector<double> load(const Piece& piece) const {
     const Tensor into = counted(piece.size(), -100);
@@ -247,17 +248,17 @@ struct SavedTraining {
     }
   }
   std::vector<FlatPiece> pieces(Range range) {
-    return flat_pieces(model.list(), states.layout().offsets,
+    return flat_pieces(model.list(), states.layout().offsets, model.grid.size(machine::Axis::tp),
                        model.grid.coordinate(machine::Axis::tp), range);
   }
   std::int64_t steps() { return step->optimizer().steps(); }
   void save(machine::World& world, const std::string& folder) {
-    zero::save(world, world.group(), folder, {{"steps", static_cast<std::uint64_t>(steps())}},
-               [&](PartWriter& writer) {
-                 step->optimizer().visit(false, [&](Range range, const RangeStates& of) {
-                   writer.add(pieces(range), of);
-                 });
-               });
+    zero::save(
+        world, world.group(), folder, {.numbers = {{"steps", static_cast<std::uint64_t>(steps())}}},
+        [&](PieceSink& writer) {
+          step->optimizer().visit(
+              false, [&](Range range, const RangeStates& of) { writer.add(pieces(range), of); });
+        });
   }
   // Reads all values, including the shards of other ranks.
   void load(const std::string& folder) {
@@ -394,8 +395,8 @@ TEST_F(CheckpointOfRanks, AFailureOnOneRankFailsOnAll) {
     trained.save(world, folder);
     const auto before = Checkpoint(folder).number("steps");
     trained.train(0, 1);
-    EXPECT_THROW(save(world, world.group(), folder, {{"steps", 99}},
-                      [&](PartWriter&) {
+    EXPECT_THROW(save(world, world.group(), folder, {.numbers = {{"steps", 99}}},
+                      [&](PieceSink&) {
                         if (world.rank() == 1) throw CheckpointError("rank 1 has no more room");
                       }),
                  CheckpointError);
@@ -423,10 +424,10 @@ TEST_F(CheckpointOfRanks, OffloadedStatesAndALossScaleContinue) {
   });
   const LossScale::State state = scale.state();
   commit(folder, first, {writer.finish()},
-         {{"steps", 1},
-          {"scale", std::bit_cast<std::uint64_t>(state.scale)},
-          {"patience", static_cast<std::uint64_t>(state.patience)},
-          {"clean", static_cast<std::uint64_t>(state.clean)}});
+         {.numbers = {{"steps", 1},
+                      {"scale", std::bit_cast<std::uint64_t>(state.scale)},
+                      {"patience", static_cast<std::uint64_t>(state.patience)},
+                      {"clean", static_cast<std::uint64_t>(state.clean)}}});
 
   const Tensor others(*device, Dtype::bfloat16, {250}, Category::parameters);
   device->stream().kernels().fill(others, 0);

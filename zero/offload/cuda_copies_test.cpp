@@ -7,6 +7,7 @@
 
 #include "machine/testing/pageable_copies.h"
 #include "zero/checkpoint/checkpoint.h"
+#include "zero/checkpoint/saving.h"
 #include "zero/testing/model_case.h"
 
 namespace zero {
@@ -92,7 +93,7 @@ TEST_F(CudaCopies, CheckpointsArePinned) {
     const Piece piece{"x", {elements}, {0}, {elements}, {0, elements}};
     const std::uint64_t before = *machine::pageable_copies();
     save(world, world.group(), folder.string(), {},
-         [&](PartWriter& writer) { writer.add(piece, saved); });
+         [&](PieceSink& writer) { writer.add(piece, saved); });
     Checkpoint(folder.string()).read(piece, loaded);
     EXPECT_EQ(*machine::pageable_copies(), before);
     EXPECT_EQ(hash(loaded), hash(saved));

@@ -207,6 +207,12 @@ void Step::drain() {
 
 // ---- values
 
+void Step::values_loaded() {
+  wait_for_values();
+  publish_all();
+  wait_for_values();
+}
+
 void Step::publish_all() {
   if (context_.stage == 0 || (context_.stage < 3 && context_.plan.dp == 1))
     return;  // the rank that updates has all values

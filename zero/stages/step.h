@@ -97,6 +97,9 @@ class Step {
   // Calls wait_for_values and applies a delayed update. Collective over dp. With delayed_update it
   // publishes the values once more.
   void drain();
+  // Publishes the values after other code has set those of the ranges that this rank owns (a
+  // checkpoint). Collective over dp.
+  void values_loaded();
   // For oracles, between reduce and update. If a rank holds only its shards, sets every
   // parameter.gradient to the whole sum (not yet divided). The traffic is not part of a step.
   virtual void gather_gradients() {}

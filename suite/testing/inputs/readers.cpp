@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -12,7 +13,10 @@
 #include "harness/report/junit.h"
 #include "harness/testing/example_records.h"
 #include "harness/testing/example_runs.h"
+#include "machine/base/checksum.h"
 #include "machine/base/error.h"
+#include "machine/device/kernels.h"
+#include "suite/checkpoint/training_checkpoint.h"
 #include "suite/configuration/resolve.h"
 #include "suite/files/hostfile.h"
 #include "suite/files/indexed_tokens.h"
@@ -280,6 +284,51 @@ void read_safetensors(const Folder& folder, const std::string& bytes) {
   expect(8 + length + sum == bytes.size(), "sizes");
 }
 
+// Two ranks with the rows of a matrix and a scalar.
+const std::string example_save = "00112233445566ff";
+std::string write_example_checkpoint(const std::string& folder) {
+  const auto device = machine::make_host_device();
+  const machine::Tensor half(*device, machine::Dtype::bfloat16, {6}, machine::Category::buffers);
+  const machine::Tensor one(*device, machine::Dtype::float64, {1}, machine::Category::buffers);
+  for (const machine::Tensor& tensor : {half, one}) device->stream().kernels().fill(tensor, 3);
+  std::vector<std::string> parts;
+  for (const int rank : {0, 1}) {
+    zero::PartWriter part(folder, example_save, rank, 2);
+    part.add({"w/values", {4, 3}, {2 * rank, 0}, {2, 3}, {0, 6}}, half);
+    if (rank == 1) part.add({"s", {}, {}, {}, {0, 1}}, one);
+    parts.push_back(part.finish());
+  }
+  zero::commit(folder, example_save, parts,
+               {.numbers = {{"steps", 7}}, .texts = {{"--dtype", "bfloat16"}}});
+  const std::string index = read_bytes(folder + "/index.json");
+  return index.substr(0, index.rfind("crc32c "));
+}
+std::string example_checkpoint() { return write_example_checkpoint(Folder().path("")); }
+
+// The reader adds the right checksum of the index, because damage would always change it. The
+// checksums of the pieces stay.
+void read_checkpoint(const Folder& folder, const std::string& bytes) {
+  std::filesystem::create_directories(folder.path("checkpoint"));
+  if (!std::filesystem::exists(folder.path("checkpoint/index.json")))
+    write_example_checkpoint(folder.path("checkpoint"));
+  write_bytes(folder.path("checkpoint/index.json"),
+              bytes + fmt::format("crc32c {:08x}\n", zero::crc32c(bytes.data(), bytes.size())));
+  const zero::Checkpoint checkpoint = open_checkpoint(folder.path("checkpoint"));
+  try {
+    checkpoint.verify();
+  } catch (const zero::CheckpointError& error) {
+    throw harness::UsageError(error.what());
+  }
+  const auto index = nlohmann::json::parse(bytes);
+  expect(index.at("numbers").get<zero::Numbers>() == checkpoint.facts().numbers, "numbers");
+  expect(index.at("texts").get<zero::Texts>() == checkpoint.facts().texts, "texts");
+  std::size_t pieces = 0;
+  for (const auto& [name, of_name] : checkpoint.tensors()) pieces += of_name.size();
+  std::size_t listed = 0;
+  for (const auto& part : index.at("parts")) listed += part.at("pieces").size();
+  expect(pieces == listed, "pieces");
+}
+
 }  // namespace
 
 const std::vector<Reader>& readers() {
@@ -310,6 +359,7 @@ const std::vector<Reader>& readers() {
       {"token_data", read_token_data, [] { return Seeds{example_tokens}; }},
       {"safetensors", read_safetensors, [] { return Seeds{example_weights()}; }},
       {"loss_curve", read_loss_curve, [] { return Seeds{example_curve()}; }},
+      {"checkpoint", read_checkpoint, [] { return Seeds{example_checkpoint()}; }},
   };
   return all;
 }
