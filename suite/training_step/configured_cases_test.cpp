@@ -292,6 +292,10 @@ TEST_F(ConfiguredStep, RejectsInvalidKeysByName) {
                {"grad_accum_dtype is fp16; expected fp32 or the dtype of the values (bfloat16)"});
   expect_words(refusal(of("", tiny_model + "--context-parallel-size 2"), {{"ranks", "2"}}),
                {"context-parallel-size 2", "use-flash-attn"});
+  expect_words(refusal(of("", tiny_model + "--context-parallel-size 2 --use-flash-attn "
+                                           "--attention-dropout 0.1"),
+                       {{"ranks", "2"}}),
+               {"context-parallel-size 2 requires attention-dropout 0 (got 0.1)"});
   expect_words(refusal(of("", tiny_model + "--max-position-embeddings 64"), {{"ranks", "1"}}),
                {"--max-position-embeddings 64", "--seq-length rows"});
   expect_words(refusal(of("",
