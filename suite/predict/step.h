@@ -46,9 +46,12 @@ struct Prediction {
   double exposed_s() const;  // communication that the step waits for
 };
 
+// lower_bound: the busiest stage without a bubble, for a search that simulates few candidates.
+enum class Pipeline : unsigned char { simulated, lower_bound };
+
 // config: complete (resolve.h). Throws std::invalid_argument for a configuration without a
 // schedule.
 Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
-                        const Software& software);
+                        const Software& software, Pipeline mode = Pipeline::simulated);
 
 }  // namespace suite::predict
