@@ -183,7 +183,7 @@ TEST_F(ConfiguredStep, RunsThatOverflowAreJudged) {
     // Gradients are half by DeepSpeed's default, and of the sum of the losses: they overflow at a
     // scale that is lower by the number of tokens than that of activations.
     EXPECT_GE(record.counters.at("skipped_steps"), 2);
-    EXPECT_LT(record.counters.at("skipped_steps"), 10);
+    EXPECT_LT(record.counters.at("skipped_steps"), 5);
     EXPECT_LT(record.losses.back(), record.losses.front());
   }
 }
