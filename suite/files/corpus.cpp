@@ -26,6 +26,10 @@ bool names_pair(const std::string& path) {
 }  // namespace
 
 void Corpus::check(const std::string& path, int sequence) {
+  if (is_data_path(path)) {
+    BlendedTokens(parse_data_path(path), Split::training, std::max(sequence, 1), 0, 0);
+    return;
+  }
   const std::filesystem::path given(path);
   const std::string prefix = (given.parent_path() / given.stem()).string();
   if ((given.extension() == ".idx" || given.extension() == ".bin") && is_there(prefix + ".idx") &&
@@ -38,12 +42,17 @@ void Corpus::check(const std::string& path, int sequence) {
                     tokens, sequence + 1);
 }
 
-Corpus Corpus::from_file(const std::string& path, int sequence, int vocabulary) {
-  check(path, sequence);
+Corpus Corpus::from_file(const std::string& path, int sequence, int vocabulary, std::uint64_t seed,
+                         std::int64_t samples) {
+  if (!is_data_path(path)) check(path, sequence);
   Corpus corpus("");
   corpus.source_ = path;
   corpus.vocabulary_ = vocabulary;
-  if (names_pair(path))
+  if (is_data_path(path))
+    corpus.blend_ =
+        std::make_shared<const BlendedTokens>(parse_data_path(path), Split::training, sequence,
+                                              samples, static_cast<std::uint32_t>(seed));
+  else if (names_pair(path))
     corpus.pair_ = std::make_shared<const IndexedTokens>(path);
   else
     corpus.text_ = MappedFile(path).text();
@@ -75,17 +84,23 @@ Corpus Corpus::generated(std::uint64_t seed, int vocabulary) {
 void Corpus::draw(std::uint64_t seed, std::uint64_t index, int sequence, std::int32_t* tokens,
                   std::int32_t* targets) const {
   const std::uint64_t length = static_cast<std::uint64_t>(sequence) + 1;
-  const std::uint64_t start = machine::philox(seed, index)[0] % (size() - length + 1);
   std::vector<std::int64_t> drawn(length);
-  if (pair_)
+  const std::uint64_t start = blend_ ? index % static_cast<std::uint64_t>(blend_->size())
+                                     : machine::philox(seed, index)[0] % (size() - length + 1);
+  if (blend_)
+    blend_->read(static_cast<std::int64_t>(start), drawn.data());
+  else if (pair_)
     pair_->read(start, length, drawn.data());
   else
     for (std::uint64_t i = 0; i < length; ++i)
       drawn[i] = static_cast<unsigned char>(text_[start + i]);
   for (std::uint64_t i = 0; i < length; ++i)
     if (drawn[i] < 0 || drawn[i] >= vocabulary_)
-      throw FileError("data file {}: token {} is {}; the model's vocabulary has {}", source_,
-                      start + i, drawn[i], vocabulary_);
+      throw FileError(
+          "data file {}: token {} is {}; the model's vocabulary has {}",
+          blend_ ? blend_->prefix(static_cast<std::int64_t>(start)) : source_,
+          blend_ ? fmt::format("{} of sample {}", i, start) : fmt::format("{}", start + i),
+          drawn[i], vocabulary_);
   for (std::uint64_t i = 0; i + 1 < length; ++i) {
     tokens[i] = static_cast<std::int32_t>(drawn[i]);
     targets[i] = static_cast<std::int32_t>(drawn[i + 1]);

@@ -1,12 +1,14 @@
 #pragma once
 // Tokens to train on: the bytes of a text file, a pair of Megatron-LM's token files
-// (indexed_tokens.h), or text generated from a seed, which needs no file.
+// (indexed_tokens.h), a blend of such pairs in Megatron-Core's order of samples
+// (blended_tokens.h), or text generated from a seed, which needs no file.
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "suite/files/blended_tokens.h"
 #include "suite/files/indexed_tokens.h"
 
 namespace suite {
@@ -16,8 +18,11 @@ class Corpus {
   static constexpr int vocabulary = 256;  // of text
 
   // Opens a text file, or a pair by its common prefix. Throws FileError with the file if it cannot
-  // be read, violates its format, or is shorter than one sequence and its targets.
-  static Corpus from_file(const std::string& path, int sequence, int vocabulary);
+  // be read, violates its format, or is shorter than one sequence and its targets. A blend
+  // ("--data-path 0.3 a 0.7 b") has at least `samples` samples (0: one epoch), in an order that
+  // depends on the seed; then it starts again.
+  static Corpus from_file(const std::string& path, int sequence, int vocabulary,
+                          std::uint64_t seed = 0, std::int64_t samples = 0);
   // Throws the errors of from_file, by default for the shortest sequence.
   static void check(const std::string& path, int sequence = 0);
   // Returns sentences of a small grammar. Their structure lets a loss fall. A smaller vocabulary
@@ -30,13 +35,16 @@ class Corpus {
   void draw(std::uint64_t seed, std::uint64_t index, int sequence, std::int32_t* tokens,
             std::int32_t* targets) const;
 
-  std::uint64_t size() const { return pair_ ? pair_->tokens() : text_.size(); }  // tokens
+  std::uint64_t size() const {  // tokens
+    return blend_ ? blend_->tokens() : pair_ ? pair_->tokens() : text_.size();
+  }
   const std::string& source() const { return source_; }  // the file; empty: generated
 
  private:
   explicit Corpus(std::string text) : text_(std::move(text)) {}
   std::string source_, text_;
-  std::shared_ptr<const IndexedTokens> pair_;  // null: text_ has the tokens
+  std::shared_ptr<const BlendedTokens> blend_;
+  std::shared_ptr<const IndexedTokens> pair_;  // both null: text_ has the tokens
   int vocabulary_ = vocabulary;
 };
 

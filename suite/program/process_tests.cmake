@@ -23,6 +23,7 @@ function(process_test name script)
     ENVIRONMENT "SHARDMARK_PROGRAM=$<TARGET_FILE:shardmark>;SHARDMARK_LAUNCHER=${launcher};PYTHONDONTWRITEBYTECODE=1;ASAN_OPTIONS=detect_leaks=0;${ARG_ENVIRONMENT}")
 endfunction()
 
+process_test(peer_data peer_data LABELS peer TIMEOUT 300)
 process_test(disturbed_run disturbed_run TIMEOUT 600)
 process_test(kept_results kept_results TIMEOUT 600)
 set_tests_properties(suite_disturbed_run_test suite_kept_results_test PROPERTIES COST 80)  # they mostly wait

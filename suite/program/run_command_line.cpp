@@ -13,6 +13,7 @@
 #include <set>
 
 #include "machine/base/names.h"
+#include "suite/files/blended_tokens.h"
 #include "suite/files/stored_curve.h"
 #include "suite/files/traffic.h"
 #include "suite/options/options.h"
@@ -92,6 +93,10 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
                "warn about unsupported keys instead of failing");
   options.text("--data", "FILE", line.options.data_file,
                "text, or the prefix of Megatron's .bin and .idx (default: generated)");
+  options.takes_following("--data-path", "[WEIGHT] PREFIX...", line.data_path,
+                          "Megatron's token files, blended by weights and shuffled");
+  options.text("--split", "A,B,C", line.split,
+               "documents to train, validate and test on (949,50,1)");
   options.text("--load", "FILE", line.options.load_file,
                "initial GPT-2 weights, .safetensors; a folder: continue its checkpoint");
   options.text("--save", "FILE", line.options.save_file,
@@ -147,6 +152,13 @@ void check(RunCommandLine& line, const Texts& texts) {
   line.options.timing = harness::parse_timing(texts.timing);
   for (const std::string& fault : texts.faults) line.faults.push_back(harness::parse_fault(fault));
   harness::parse_device(line.device);
+  if (!line.split.empty() && line.data_path.empty()) reject("--split requires --data-path");
+  if (!line.data_path.empty()) {
+    if (!line.options.data_file.empty()) reject("--data conflicts with --data-path");
+    line.options.data_file = fmt::format("--data-path {}{}{}", fmt::join(line.data_path, " "),
+                                         line.split.empty() ? "" : " --split ", line.split);
+    parse_data_path(line.options.data_file);
+  }
   if (line.options.timing == harness::Timing::armed && line.device == "host")
     reject("--timing armed requires --device cuda (got host); on the host use --timing window");
   if (line.units == std::vector<std::string>{"all_to_all_v"}) take_sizes_of_file(line.axes);

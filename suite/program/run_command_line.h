@@ -28,6 +28,8 @@ struct RunCommandLine {
   harness::PlanRequest request() const;  // profile, axes and device
   std::string out_dir;                   // never empty after parsing
   bool out_dir_is_default = false;
+  std::vector<std::string> data_path;  // --data-path: [WEIGHT] PREFIX ...
+  std::string split;
   std::string hostfile;                       // empty: no hostfile
   std::string deepspeed_file, megatron_file;  // configurations; empty: none
   bool ignore_unknown_keys = false;

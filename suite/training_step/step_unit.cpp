@@ -33,7 +33,9 @@ TrainingConfig config_of(const TrainingCase& c, const harness::Context& context)
 Corpus corpus_of(const std::string& file, std::uint64_t seed, const TrainingConfig& config) {
   const TrainingConfig::Model& model = config.model;
   return file.empty() ? Corpus::generated(seed, model.tokens > 0 ? model.tokens : model.vocabulary)
-                      : Corpus::from_file(file, model.sequence, model.tokens);
+                      : Corpus::from_file(file, model.sequence, model.tokens, seed,
+                                          config.schedule.train_iters.value_or(0) *
+                                              config.batch.global_batch_size);
 }
 
 // Returns a rank's share of the least bytes of the reference in double on the host of rank 0
