@@ -83,6 +83,11 @@ zero::Texts shape_keys(TrainingConfig::Model model) {
   return keys;
 }
 
+// Values belong to a model with any dropout.
+bool is_left_open(const zero::Texts& stored, const std::string& key) {
+  return stored.contains(only_values) && key.ends_with("-dropout");
+}
+
 }  // namespace
 
 bool loads_checkpoint(const std::string& path) {
@@ -121,8 +126,10 @@ TrainingConfig::Model model_of(const zero::Checkpoint& checkpoint) {
   TrainingConfig config;
   try {
     for (const Key* key : model_keys(config)) {
+      const std::string name(key->command_name());
+      if (is_left_open(texts, name)) continue;
       const configuration::Field field = key->field(config);
-      field.set(configuration::value_of(field.kind(), text(std::string(key->command_name()))));
+      field.set(configuration::value_of(field.kind(), text(name)));
     }
     config.model.sequence = std::stoi(text("--seq-length"));
     config.model.tokens = std::stoi(text("--vocab-size"));
@@ -150,14 +157,19 @@ void check_checkpoint(const zero::Checkpoint& checkpoint, const TrainingConfig& 
                       const Corpus& corpus) {
   const zero::Texts &stored = checkpoint.facts().texts, mine = checkpoint_keys(config, corpus);
   const bool weights = stored.contains(only_values);
-  for (const auto& [key, value] : mine) {
-    if (weights && (!stored.contains(key) || key == "--seq-length")) continue;
+  const auto check = [&](const std::string& key, const std::string& value) {
+    if (weights && (!stored.contains(key) || key == "--seq-length")) return;
     const auto found = stored.find(key);
     const std::string theirs = found == stored.end() ? "not set" : found->second;
     if (theirs != value)
       throw FileError("{} is {}; expected {}, as in checkpoint {}", key, value, theirs,
                       checkpoint.index_path());
-  }
+  };
+  // Last, because its default follows --hidden-size, which the message should name.
+  const std::string derived = "--ffn-hidden-size";
+  for (const auto& [key, value] : mine)
+    if (key != derived) check(key, value);
+  check(derived, mine.at(derived));
   for (const auto& [key, value] : stored)
     if (!mine.contains(key) && key != only_values)
       throw FileError("{} is not set; expected {}, as in checkpoint {}", key, value,
@@ -187,9 +199,9 @@ void add_states(Trainer& trainer, zero::PieceSink& sink) {
 
 zero::Facts weights_facts(const TrainingConfig::Model& model, machine::Dtype dtype) {
   zero::Facts facts{.numbers = {{"steps", 0}}, .texts = shape_keys(model)};
-  std::erase_if(facts.texts, [](const auto& one) { return one.first.ends_with("-dropout"); });
   facts.texts["--dtype"] = machine::name(dtype);
   facts.texts[only_values] = "true";
+  std::erase_if(facts.texts, [&](const auto& one) { return is_left_open(facts.texts, one.first); });
   return facts;
 }
 

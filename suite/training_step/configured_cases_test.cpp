@@ -104,7 +104,7 @@ TEST_F(ConfiguredStep, UsesTheValuesOfTheFiles) {
   EXPECT_EQ(config.model.vocabulary, 256);
 }
 
-TEST_F(ConfiguredStep, OnCudaUsesTransportsBetweenDevicesIfItCan) {
+TEST_F(ConfiguredStep, OnCudaUsesTransportsBetweenDevices) {
   const auto transports = [](const Sources& sources, harness::AxisFlags flags) {
     flags.insert({{"ranks", "2"}, {"model", "tiny"}});
     std::set<std::string> found;
@@ -123,7 +123,7 @@ TEST_F(ConfiguredStep, OnCudaUsesTransportsBetweenDevicesIfItCan) {
   };
   EXPECT_EQ(transports(with("false"), {}), (Names{"cuda_ipc", "nccl"}));
   EXPECT_EQ(transports(with("false"), {{"transport", "mpi"}}), Names{"mpi"});
-  EXPECT_EQ(transports(with("true"), {}), Names{"shared_memory"});
+  EXPECT_EQ(transports(with("true"), {}), (Names{"cuda_ipc", "nccl"}));
 }
 
 TEST_F(ConfiguredStep, ConfiguresLossScalingForHalf) {

@@ -291,7 +291,7 @@ TEST(TrainingStep, RejectsInvalidModelArgumentsByName) {
 
 TEST(TrainingStep, WeightFilesRequireTheGpt2Shape) {
   harness::RunOptions options;
-  options.save_file = "nowhere";
+  options.save_file = "nowhere.safetensors";
   const auto cases = steps({{"model", "llama_tiny"}, {"ranks", "1"}}, "llama_step");
   ASSERT_EQ(cases.size(), 1U);
   const harness::Record record = run(cases, 1, 0.001, options).at(0);
@@ -314,13 +314,13 @@ TEST(TrainingStep, AGptStepUsesDataAndWeightFiles) {
   };
   harness::RunOptions options;
   options.data_file = folder.path("text");
-  options.save_file = folder.path("weights");
+  options.save_file = folder.path("weights.safetensors");
   const harness::Record first = step("1", options);
   ASSERT_EQ(first.verdict, harness::Ruling::pass) << first.reason;
   EXPECT_GT(first.counters.at("loss_error"), 0);
   EXPECT_LT(first.counters.at("loss_error"), 1e-5);
   options.data_file = folder.path("pair");
-  options.load_file = folder.path("weights");
+  options.load_file = folder.path("weights.safetensors");
   options.save_file.clear();
   const harness::Record second = step("2", options);
   ASSERT_EQ(second.verdict, harness::Ruling::pass) << second.reason;
