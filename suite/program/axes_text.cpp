@@ -74,7 +74,8 @@ std::vector<std::string> axis_values(const std::vector<std::string>& units,
 
 namespace {
 
-constexpr std::size_t most_lines = 20;  // of a unit's axes
+// Units with more axes than most_lines list the last ones together, down to least_lines.
+constexpr std::size_t most_lines = 20, least_lines = 9;
 
 // Returns whether a word says all: the profile does not vary the axis, or it is a switch. Degrees
 // always have their own line.
@@ -84,11 +85,33 @@ bool is_brief(const AxisInfo& axis) {
   return (one || is_switch) && short_name(axis.name) == axis.name;
 }
 
+// Returns all values of an axis, the default first.
+std::vector<std::string> default_first(const AxisInfo& axis) {
+  if (axis.values.size() == 1) return axis.values;
+  std::vector<std::string> all = axis.allowed.empty() ? axis.values : axis.allowed;
+  std::erase(all, axis.usual);
+  all.insert(all.begin(), axis.usual);
+  return all;
+}
+
+// Moves axes whose values are few words from the end of `axes` to `brief`.
+void shorten(std::vector<AxisInfo>& axes, std::vector<AxisInfo>& brief) {
+  constexpr std::size_t few = 40;
+  for (std::size_t at = axes.size(); at-- > 0 && axes.size() > least_lines;) {
+    const AxisInfo& axis = axes[at];
+    const std::string values = fmt::format("{}", fmt::join(default_first(axis), ","));
+    if (short_name(axis.name) != axis.name || values.size() > few) continue;
+    brief.insert(brief.begin(), axis);
+    axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+}
+
 // Lists axes with their values: "--a 1, --b off,on", in lines of the help's columns.
 std::string brief_text(const std::vector<AxisInfo>& axes) {
-  std::string text, line = "  also:";
+  std::string text, line = "  also, the default first:";
   for (const AxisInfo& axis : axes) {
-    const std::string entry = fmt::format(" --{} {}", axis.name, fmt::join(axis.values, ","));
+    const std::string entry =
+        fmt::format(" --{} {}", axis.name, fmt::join(default_first(axis), ","));
     if (line.size() + entry.size() > help_columns) {
       text += line + "\n";
       line = "   ";
@@ -109,6 +132,7 @@ std::string axes_help(const std::vector<std::string>& units, const harness::Plan
                                               [](const AxisInfo& axis) { return !is_brief(axis); });
       brief.assign(rest, axes.end());
       axes.erase(rest, axes.end());
+      shorten(axes, brief);
     }
     std::size_t width = 0;
     for (const AxisInfo& axis : axes) width = std::max(width, axis_names(axis.name).size());

@@ -118,6 +118,9 @@ class Commands(TemporaryFolder):
             folder = launch if "-" in launch or "/" in launch else launch + "/1"
             done = self.run_words(["run", "barrier", "--ranks", "2", "--max-seconds", "0.001", "--no-limits", "--out", folder])
             self.assertEqual(done.returncode, 0, done.stderr)
+        saving = ["run", "gpt_step/model:tiny", "--save", "checkpoints", "--max-seconds", "0.001", "--no-limits", "--out", "saved"]
+        done = self.run_words(saving)
+        self.assertEqual(done.returncode, 0, done.stderr)
         self.case = read_run(self.path("results/runs/today"))["benchmarks"][0]["name"]
         os.makedirs(self.path("other"))
         os.symlink(PROGRAM, self.path("other/shardmark"))

@@ -100,7 +100,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.text("--load", "FILE", line.options.load_file,
                "initial GPT-2 weights, .safetensors; a folder: continue its checkpoint");
   options.text("--save", "FILE", line.options.save_file,
-               "weights after ten steps, .safetensors; a folder: train, write checkpoints");
+               "weights after ten steps, .safetensors; a folder: checkpoints");
   harness::TrainingOptions& training = line.options.training;
   options.number("--train-iters", "N", training.train_iters, 1, most_steps,
                  "last step of a training with checkpoints (default: ten more)");
