@@ -160,13 +160,10 @@ Comparison compare(const PublishedRun& run, const Cluster& cluster) {
       if (best.predicted_s > 0 && prediction.step_s >= best.predicted_s) continue;
       best.predicted_s = prediction.step_s;
       if (all.size() > 1)
-        best.chosen =
-            fmt::format("micro-batch {}, {} virtual stages{}{}", one.batch.micro_batch_size,
-                        one.pipeline.virtual_stages.value_or(1),
-                        one.activations.recompute_granularity == RecomputeGranularity::full
-                            ? ", full recomputation"
-                            : "",
-                        need_fit ? "" : " (none fits)");
+        best.chosen = fmt::format(
+            "b {}, v {}{}{}", one.batch.micro_batch_size, one.pipeline.virtual_stages.value_or(1),
+            one.activations.recompute_granularity == RecomputeGranularity::full ? ", full" : "",
+            need_fit ? "" : " (none fits)");
     }
     if (best.predicted_s > 0) break;
   }
@@ -227,7 +224,7 @@ double error_quantile(const std::vector<Comparison>& all, double share) {
 
 std::string text(const std::vector<Comparison>& all) {
   std::string out =
-      "| | run | GPUs | tp x pp x dp | published s | predicted s | error | inputs not published |\n"
+      "| | run | GPUs | tp x pp x dp | published s | predicted s | error | chosen |\n"
       "|---|---|---|---|---|---|---|---|\n";
   for (const Comparison& one : all) {
     const machine::Degrees& d = one.run.config.degrees;
