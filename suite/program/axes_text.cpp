@@ -75,7 +75,7 @@ std::vector<std::string> axis_values(const std::vector<std::string>& units,
 namespace {
 
 // Units with more axes than most_lines list the last ones together, down to least_lines.
-constexpr std::size_t most_lines = 20, least_lines = 9;
+constexpr std::size_t most_lines = 20, least_lines = 7;
 
 // Returns whether a word says all: the profile does not vary the axis, or it is a switch. Degrees
 // always have their own line.
@@ -87,7 +87,6 @@ bool is_brief(const AxisInfo& axis) {
 
 // Returns all values of an axis, the default first.
 std::vector<std::string> default_first(const AxisInfo& axis) {
-  if (axis.values.size() == 1) return axis.values;
   std::vector<std::string> all = axis.allowed.empty() ? axis.values : axis.allowed;
   std::erase(all, axis.usual);
   all.insert(all.begin(), axis.usual);
@@ -96,23 +95,25 @@ std::vector<std::string> default_first(const AxisInfo& axis) {
 
 // Moves axes whose values are few words from the end of `axes` to `brief`.
 void shorten(std::vector<AxisInfo>& axes, std::vector<AxisInfo>& brief) {
-  constexpr std::size_t few = 40;
+  constexpr std::size_t few = 56;
   for (std::size_t at = axes.size(); at-- > 0 && axes.size() > least_lines;) {
     const AxisInfo& axis = axes[at];
     const std::string values = fmt::format("{}", fmt::join(default_first(axis), ","));
-    if (short_name(axis.name) != axis.name || values.size() > few) continue;
+    if (short_name(axis.name) != axis.name || axis.name == "ranks" || values.size() > few) continue;
     brief.insert(brief.begin(), axis);
     axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(at));
   }
 }
 
-// Lists axes with their values: "--a 1, --b off,on", in lines of the help's columns.
-std::string brief_text(const std::vector<AxisInfo>& axes) {
+// Lists axes with their values, then those that the profile does not vary: "--b off,on; --a".
+std::string brief_text(std::vector<AxisInfo> axes) {
+  std::ranges::stable_partition(axes, [](const AxisInfo& axis) { return axis.values.size() > 1; });
+  constexpr std::size_t columns = 108;  // one screen has few lines
   std::string text, line = "  also, the default first:";
   for (const AxisInfo& axis : axes) {
-    const std::string entry =
-        fmt::format(" --{} {}", axis.name, fmt::join(default_first(axis), ","));
-    if (line.size() + entry.size() > help_columns) {
+    std::string entry = " --" + axis.name;
+    if (axis.values.size() > 1) entry += fmt::format(" {}", fmt::join(default_first(axis), ","));
+    if (line.size() + entry.size() > columns) {
       text += line + "\n";
       line = "   ";
     }

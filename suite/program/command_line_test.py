@@ -14,7 +14,7 @@ COMMANDS = ["run", "list", "collective", "compare", "ab", "history", "plan", "pr
             "version", "manual", "completion"]
 HISTORY = ["add", "list", "show", "plot", "export"]
 VALUES = {"DIR", "FILE", "N", "SECONDS", "MINUTES", "NAME", "KIND", "KIND:KEY=VALUE,...", "PERCENT", "PREFIX", "SIZE", "COUNT",
-          "NAME=VALUE", "LIBRARY=PATH", "NEW...", "REGEX", "DEGREE", "RANK", "0"}
+          "NAME=VALUE", "LIBRARY=PATH", "A,B,C", "NEW...", "REGEX", "DEGREE", "RANK", "0"}
 TINY = ["--max-seconds", "0.02", "--no-limits"]
 
 
