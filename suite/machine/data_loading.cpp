@@ -114,9 +114,9 @@ struct DataLoading {
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
   static constexpr Counter counters[] = {
       {"needed_tokens_per_second", "1/s", Better::neither, Nature::speed,
-       "tokens of all ranks that a step takes at the measured rate of matrix products"},
+       "tokens that a step of all ranks takes at the measured matrix rate"},
       {"need_fraction", "", Better::lower, Nature::speed,
-       "`needed_tokens_per_second` over `tokens_per_second`; above 1: data limits the step"},
+       "needed over delivered tokens per second; above 1: data limits the step"},
       {"disk_GBps", "GB/s", Better::higher, Nature::speed,
        "plain reading of a rank's token file without the page cache"}};
 
