@@ -65,6 +65,11 @@ class Links(unittest.TestCase):
                     reached.add(os.path.normpath(os.path.join(os.path.dirname(path), target)))
         self.assertEqual(set(pages) - reached, set())
 
+    def test_every_document_is_a_page_of_the_site(self):
+        with open(os.path.join(ROOT, "scripts/documentation/mkdocs.yml"), encoding="utf-8") as file:
+            pages = set(re.findall(r": (\S+\.md)$", file.read(), re.MULTILINE))
+        self.assertEqual(pages - {"units.md", "figures.md"}, set(dict(documents())))  # scripts/docs writes these two
+
     def test_no_line_is_longer_than_120_columns(self):
         for path, text in documents():
             for number, line in enumerate(text.splitlines(), 1):
