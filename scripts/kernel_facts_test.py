@@ -91,7 +91,11 @@ class KernelFacts(unittest.TestCase):
         for signature, name in (
                 ("void machine::cuda::(anonymous namespace)::each<4, false, Body<float>>(long, Body<float>)", "each"),
                 ("machine::cuda::hold(Words*, unsigned int)", "hold"),
-                ("void machine::cuda::sum<float, (int)2>(float*)", "sum")):
+                ("void machine::cuda::sum<float, (int)2>(float*)", "sum"),
+                ("void machine::cuda::attend_mma<Half, 64, false>(Arguments<Half>)", "attend_mma"),
+                ("void machine::cuda::attend_mma<Half, 64, true>(Arguments<Half>)", "attend_mma+dropout"),
+                ("void machine::cuda::attend_plain<Half, (int)2, (bool)1>(Arguments<Half>)", "attend_plain+dropout"),
+                ("void machine::cuda::other<Half, true>(Arguments<Half>)", "other")):
             self.assertEqual(kernel_facts.kernel_of(signature), name)
 
 

@@ -78,8 +78,9 @@ struct AttentionArguments {
   __device__ std::int64_t keys_of(std::int64_t sequence) const {
     return kernel::keys_of(lengths, sequence, keys);
   }
-  __device__ bool sees(std::int64_t query, std::int64_t key, std::int64_t its_keys) const {
-    return key < its_keys && query < queries && (!causal || key <= query);
+  template <class Index>
+  __device__ bool sees(Index query, Index key, Index its_keys) const {
+    return key < its_keys && query < static_cast<Index>(queries) && (!causal || key <= query);
   }
 };
 

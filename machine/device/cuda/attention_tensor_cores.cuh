@@ -172,16 +172,17 @@ __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> 
   constexpr float lowest = -std::numeric_limits<float>::infinity();
   const AttentionTile mine(blockIdx.x, a.queries, own_rows, a.heads);
   const std::int64_t kv_head = mine.head / (a.heads / a.kv_heads);
-  const std::int64_t begin = mine.begin + threadIdx.x / warp_size * 16;  // of the warp
+  // Rows are numbered with 32 bits here, because every register counts.
+  const int first = static_cast<int>(mine.begin);                            // of the block
+  const int begin = first + static_cast<int>(threadIdx.x) / warp_size * 16;  // of the warp
   const Tile q{reinterpret_cast<T*>(dynamic_shared())};
   const Tile k{q.data + own_rows * Tile::pitch};
   const Tile v{k.data + keys * Tile::pitch};
   q.load(a.q, mine.sequence, mine.head, mine.begin, a.queries, own_rows, a.head, a.packed);
   float top[2] = {lowest, lowest}, weight[2] = {0, 0}, sums[width / 8][4] = {};
-  const std::int64_t its_keys = a.keys_of(mine.sequence);
-  const std::int64_t seen =
-      a.causal && mine.begin + own_rows < its_keys ? mine.begin + own_rows : its_keys;
-  for (std::int64_t key = 0; key < seen; key += keys) {
+  const int its_keys = static_cast<int>(a.keys_of(mine.sequence));
+  const int seen = a.causal && first + own_rows < its_keys ? first + own_rows : its_keys;
+  for (int key = 0; key < seen; key += keys) {
     __syncthreads();
     k.load(a.k, mine.sequence, kv_head, key, a.keys, keys, a.head, a.packed);
     v.load(a.v, mine.sequence, kv_head, key, a.keys, keys, a.head, a.packed);
@@ -250,12 +251,13 @@ __global__ void __launch_bounds__(mma_threads) attend_backward_mma(AttentionArgu
   const std::int64_t group = a.heads / a.kv_heads;
   const AttentionTile mine(blockIdx.x, num_own, own_rows, of_keys ? a.kv_heads : a.heads);
   const std::int64_t kv_head = of_keys ? mine.head : mine.head / group;
-  const std::int64_t begin = mine.begin + threadIdx.x / warp_size * 16;
+  const int first_row = static_cast<int>(mine.begin);
+  const int begin = first_row + static_cast<int>(threadIdx.x) / warp_size * 16;
   const Tile own_left{reinterpret_cast<T*>(dynamic_shared())};   // q or k
   const Tile own_right{own_left.data + own_rows * Tile::pitch};  // d_out or v
   const Tile left{own_right.data + own_rows * Tile::pitch};      // k or q
   const Tile right{left.data + others * Tile::pitch};            // v or d_out
-  const std::int64_t its_keys = a.keys_of(mine.sequence);
+  const int its_keys = static_cast<int>(a.keys_of(mine.sequence));
   float first[width / 8][4] = {}, second[width / 8][4] = {};
   for (std::int64_t member = 0; member < (of_keys ? group : 1); ++member) {
     const std::int64_t q_head = of_keys ? kv_head * group + member : mine.head;
@@ -268,11 +270,10 @@ __global__ void __launch_bounds__(mma_threads) attend_backward_mma(AttentionArgu
       to_right.load(keys ? a.v : a.d_out, mine.sequence, head, at, limit, rows, a.head, a.packed);
     };
     if (member == 0) load(own_left, own_right, of_keys, mine.begin, own_rows);
-    const std::int64_t from = of_keys && a.causal ? mine.begin / others * others : 0;
-    const std::int64_t all = of_keys ? num_others : its_keys;
-    const std::int64_t to =
-        !of_keys && a.causal && mine.begin + own_rows < all ? mine.begin + own_rows : all;
-    for (std::int64_t other = from; other < to; other += others) {
+    const int from = of_keys && a.causal ? first_row / others * others : 0;
+    const int all = of_keys ? static_cast<int>(num_others) : its_keys;
+    const int to = !of_keys && a.causal && first_row + own_rows < all ? first_row + own_rows : all;
+    for (int other = from; other < to; other += others) {
       __syncthreads();
       load(left, right, !of_keys, other, others);
       __syncthreads();
@@ -283,8 +284,8 @@ __global__ void __launch_bounds__(mma_threads) attend_backward_mma(AttentionArgu
       for (int n = 0; n < others / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const std::int64_t own = begin + row_of(i), its = other + col_of(n, i);
-          const std::int64_t query = of_keys ? its : own, key = of_keys ? own : its;
+          const int own = begin + row_of(i), its = other + col_of(n, i);
+          const int query = of_keys ? its : own, key = of_keys ? own : its;
           float probability = 0, slope = 0;
           if (a.sees(query, key, its_keys)) {
             probability = kernel::exponential(p[n][i] * a.scale - log_sum_exp[query]);
