@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <boost/context/detail/fcontext.hpp>
 #include <csetjmp>
 #include <csignal>
@@ -58,7 +60,7 @@ struct Thread {
 struct Warp {
   Meeting meeting;
   const char* operation;
-  unsigned mask, arrived;
+  unsigned mask, arrived, ended;  // bits of lanes; those beyond the block have ended
 };
 
 class Runner {
@@ -109,6 +111,9 @@ class Runner {
   void run_block();
   void resume(Fiber& fiber);
   void wait(Phase phase);  // of the current thread
+  void give_way();
+  void came_from(const context::transfer_t& transfer);
+  int next_ready();
   void release_barrier();
   int next_fresh();
   void select(int thread);
@@ -222,7 +227,13 @@ void Runner::run_block() {
   std::memset(dynamic(), 0xff, dynamic_bytes_);
   ++block_number_;
   for (Thread& thread : threads_) thread = {Phase::fresh, nullptr};
-  for (auto& warp : warps_) warp->arrived = warp->mask = 0;
+  int first = 0;
+  for (auto& warp : warps_) {
+    warp->arrived = warp->mask = 0;
+    const int lanes = std::clamp(count_ - first, 0, warp_lanes);
+    warp->ended = lanes == warp_lanes ? 0 : ~0u << lanes;
+    first += warp_lanes;
+  }
   fresh_ = ended_ = at_barrier_ = 0;
   ready_.clear();
   while (ended_ < count_ && outcome_.status == cudaSuccess) {
@@ -235,10 +246,7 @@ void Runner::run_block() {
       idle_.pop_back();
       resume(*fiber);
     } else if (!ready_.empty()) {
-      const int thread = shuffled_ ? ready_.back() : ready_.front();
-      shuffled_ ? ready_.pop_back() : ready_.pop_front();
-      select(thread);
-      resume(*threads_[static_cast<std::size_t>(thread)].fiber);
+      resume(*threads_[static_cast<std::size_t>(next_ready())].fiber);
     } else {
       int in_warps = 0;
       for (const Thread& thread : threads_) in_warps += thread.phase == Phase::in_warp;
@@ -262,7 +270,7 @@ void Runner::resume(Fiber& fiber) {
   if (!fiber.context)
     fiber.context = context::make_fcontext(fiber.stack.top(), stack_bytes - page, enter_fiber);
   const context::transfer_t back = context::jump_fcontext(fiber.context, this);
-  if (active_) active_->context = back.fctx;
+  active_->context = back.fctx;
 }
 
 // A fiber runs fresh threads one after another. It becomes idle if no thread is fresh.
@@ -273,11 +281,13 @@ void Runner::enter_fiber(context::transfer_t transfer) {
     for (int thread = self.next_fresh(); thread >= 0; thread = self.next_fresh()) {
       (*self.body_)();
       self.threads_[static_cast<std::size_t>(self.current_)].phase = Phase::ended;
+      self.warps_[static_cast<std::size_t>(self.current_ / warp_lanes)]->ended |=
+          1u << self.current_ % warp_lanes;
       ++self.ended_;
       self.release_barrier();
     }
     self.idle_.push_back(self.active_);
-    self.scheduler_ = context::jump_fcontext(self.scheduler_, nullptr).fctx;
+    self.give_way();
   }
 }
 
@@ -292,7 +302,32 @@ int Runner::next_fresh() {
 void Runner::wait(Phase phase) {
   Thread& thread = threads_[static_cast<std::size_t>(current_)];
   thread = {phase, active_};
-  scheduler_ = context::jump_fcontext(scheduler_, nullptr).fctx;
+  give_way();
+}
+
+// Continues the next ready thread without the scheduler, which halves the switches. The scheduler
+// starts fresh threads.
+void Runner::give_way() {
+  if (fresh_ < count_ || ready_.empty())
+    return came_from(context::jump_fcontext(scheduler_, nullptr));
+  Fiber* const mine = active_;
+  active_ = threads_[static_cast<std::size_t>(next_ready())].fiber;
+  if (active_ != mine) came_from(context::jump_fcontext(active_->context, mine));
+}
+
+// Keeps the context of the fiber, or of the scheduler, that continued this one.
+void Runner::came_from(const context::transfer_t& transfer) {
+  if (transfer.data == this)
+    scheduler_ = transfer.fctx;
+  else
+    static_cast<Fiber*>(transfer.data)->context = transfer.fctx;
+}
+
+int Runner::next_ready() {
+  const int thread = shuffled_ ? ready_.back() : ready_.front();
+  shuffled_ ? ready_.pop_back() : ready_.pop_front();
+  select(thread);
+  return thread;
 }
 
 // Threads that have ended do not take part.
@@ -333,19 +368,18 @@ const std::byte* Runner::meet(const char* operation, unsigned mask, const void* 
   if (warp.arrived == 0) {
     warp.operation = operation;
     warp.mask = mask;
-  } else if (warp.mask != mask || std::strcmp(warp.operation, operation) != 0) {
+  } else if (warp.mask != mask ||
+             (warp.operation != operation &&  // a string may have two addresses
+              std::strcmp(warp.operation, operation) != 0)) {
     fail(cudaErrorLaunchFailure,
          fmt::format("{} of mask {:#x} while lanes {:#x} wait in {} of mask {:#x}", operation, mask,
                      warp.arrived, warp.operation, warp.mask));
   }
   warp.arrived |= 1u << lane;
   std::memcpy(warp.meeting.in[lane], in, bytes);
-  for (int i = 0; i < warp_lanes; ++i) {
-    if (!(mask >> i & 1)) continue;
-    if (first + i >= count_ || threads_[static_cast<std::size_t>(first + i)].phase == Phase::ended)
-      fail(cudaErrorLaunchFailure,
-           fmt::format("{} of mask {:#x}, but lane {} has ended", operation, mask, i));
-  }
+  if (const unsigned missing = mask & warp.ended)
+    fail(cudaErrorLaunchFailure, fmt::format("{} of mask {:#x}, but lane {} has ended", operation,
+                                             mask, std::countr_zero(missing)));
   if (warp.arrived != mask) {
     wait(Phase::in_warp);
     return warp.meeting.out[lane];

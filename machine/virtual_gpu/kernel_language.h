@@ -102,11 +102,12 @@ T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
-  const unsigned lane = machine::virtual_gpu::lane_of_warp(), w = static_cast<unsigned>(width);
+  const unsigned lane = machine::virtual_gpu::lane_of_warp();
   const unsigned other = lane ^ static_cast<unsigned>(bits);
+  const unsigned segment = ~(static_cast<unsigned>(width) - 1);  // the width is a power of two
   // A lane of a later segment cannot be read: the own value is returned.
   return machine::virtual_gpu::shuffle("__shfl_xor_sync", mask, value,
-                                       other / w > lane / w ? lane : other);
+                                       (other & segment) > (lane & segment) ? lane : other);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32) {
