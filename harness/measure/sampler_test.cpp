@@ -371,7 +371,7 @@ TEST(Sampler, AnExceptionOnOneRankEndsSamplingOnAll) {
     };
     const auto on_failure = [&](const machine::Failure& failure) { told = failure; };
     const Sampled sampled =
-        Sampler(world.device(), link, {.seconds = 0.2}, on_failure).sample(timed);
+        Sampler(world.device(), link, {.seconds = 10}, on_failure).sample(timed);
     EXPECT_TRUE(sampled.failed_somewhere);
     EXPECT_EQ(told, sampled.failure);
     EXPECT_EQ(runs, 20);  // no rank ran again
