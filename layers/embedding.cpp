@@ -29,6 +29,11 @@ Embedding::Embedding(const Context& context, Parameter& table, const GptConfig& 
   if (!config.rotary())
     positions_ = declare(context, "embedding.position.weight", {sequence_, table.global_shape[1]},
                          context.between_regions());
+  if (config.encoder()) {
+    SHARDMARK_CHECK(context.cp.splits(), ==, false);
+    types_ = declare(context, "embedding.type.weight", {2, table.global_shape[1]},
+                     context.between_regions());
+  }
 }
 
 Tensor Embedding::spread_rows(const Tensor& x, Dtype dtype) const {
@@ -39,12 +44,18 @@ Tensor Embedding::spread_rows(const Tensor& x, Dtype dtype) const {
           Category::buffers};
 }
 
-void Embedding::forward(const std::int32_t* tokens, const Tensor& x) {
+void Embedding::forward(const std::int32_t* tokens, const Tensor& x, const std::int32_t* types) {
   SHARDMARK_CHECK(context_.all_rows(x.rows()) % context_.cp.rows(sequence_), ==, 0);
   {
     const Tensor all = inside(context_, x);
     context_.kernels().embedding(tokens, table_.value, first_token(context_, table_), all);
     leave(context_, all, x);
+  }
+  if (types_) {
+    SHARDMARK_CHECK(types != nullptr, ==, true);
+    const Tensor added = context_.tensor(x.shape(), Category::buffers);
+    context_.kernels().embedding(types + context_.first_row(x.rows()), types_->value, 0, added);
+    context_.kernels().add(x, added, x);
   }
   if (!positions_) return;
   const Tensor& value = positions_->value;
@@ -64,12 +75,16 @@ void Embedding::forward(const std::int32_t* tokens, const Tensor& x) {
   }
 }
 
-void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x) {
+void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x,
+                                 const std::int32_t* types) {
   {
     const Tensor all = enter(context_, d_x);
     context_.kernels().embedding_backward(tokens, all, first_token(context_, table_),
                                           table_.gradient);
   }
+  if (types_)
+    context_.kernels().embedding_backward(types + context_.first_row(d_x.rows()), d_x, 0,
+                                          types_->gradient);
   if (!positions_) return;
   const Tensor& gradient = positions_->gradient;
   const Tensor spread = spread_rows(d_x, gradient.dtype());
@@ -90,7 +105,10 @@ void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x) 
 }
 
 Parameters Embedding::parameters() {
-  return positions_ ? Parameters{&table_, &*positions_} : Parameters{&table_};
+  Parameters all{&table_};
+  if (positions_) all.push_back(&*positions_);
+  if (types_) all.push_back(&*types_);
+  return all;
 }
 
 }  // namespace layers

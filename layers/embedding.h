@@ -1,11 +1,14 @@
 #pragma once
-// Token embedding, split along the vocabulary, plus learned positions if the model has them:
+// Token embedding, split along the vocabulary, plus learned positions and the types of an encoder's
+// tokens, if the model has them:
 //
 //   x [tokens, hidden] = all_reduce(table[token], or 0 if another rank has the row) + position
+//                        + types[type of the token]
 //
 // tokens = sequences * sequence; the position of a row is its index in its sequence. The caller
 // owns the table [vocabulary/tp, hidden], because the output head shares it. Positions [sequence,
-// hidden] are replicated; rotary positions (attention.h) need no table. At most one rank adds a
+// hidden] are replicated; rotary positions (attention.h) need no table. Types [2, hidden] are
+// replicated, and their rows are a buffer of the size of x in forward. At most one rank adds a
 // non-zero row, so every degree gives the same bits.
 //
 // Communication: forward all-reduces x [tokens, hidden] over tp; backward sends no data. With
@@ -37,9 +40,11 @@ class Embedding {
  public:
   Embedding(const Context& context, Parameter& table, const GptConfig& config);
 
-  // tokens are int32 in memory that the device reads, each in [0, vocabulary).
-  void forward(const std::int32_t* tokens, const Tensor& x);
-  void backward_weights(const std::int32_t* tokens, const Tensor& d_x);
+  // tokens are int32 in memory that the device reads, each in [0, vocabulary). types, of an
+  // encoder: as tokens, each 0 or 1.
+  void forward(const std::int32_t* tokens, const Tensor& x, const std::int32_t* types = nullptr);
+  void backward_weights(const std::int32_t* tokens, const Tensor& d_x,
+                        const std::int32_t* types = nullptr);
 
   Parameters parameters();
 
@@ -50,7 +55,7 @@ class Embedding {
   Context context_;
   std::int64_t sequence_;
   Parameter& table_;
-  std::optional<Parameter> positions_;
+  std::optional<Parameter> positions_, types_;
 };
 
 }  // namespace layers

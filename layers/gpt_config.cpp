@@ -71,6 +71,10 @@ std::string_view name(PositionEmbedding position_embedding) {
   return position_embedding == PositionEmbedding::learned_absolute ? "learned_absolute" : "rope";
 }
 
+std::string_view name(Architecture architecture) {
+  return architecture == Architecture::decoder ? "decoder" : "encoder";
+}
+
 Normalization normalization(std::string_view text) {
   return machine::named("normalization", text,
                         {Normalization::layer_norm, Normalization::rms_norm});
@@ -79,6 +83,10 @@ Normalization normalization(std::string_view text) {
 PositionEmbedding position_embedding_type(std::string_view text) {
   return machine::named("position-embedding-type", text,
                         {PositionEmbedding::learned_absolute, PositionEmbedding::rope});
+}
+
+Architecture architecture(std::string_view text) {
+  return machine::named("architecture", text, {Architecture::decoder, Architecture::encoder});
 }
 
 // Megatron-LM's default: the three matrices of SwiGLU have about as many parameters as two matrices

@@ -1,7 +1,8 @@
 #pragma once
-// The shape of a GPT model, and the degrees that can shard it. The defaults are GPT-2's. Llama
-// (Touvron et al. 2023, arXiv:2307.09288) has RMSNorm, SwiGLU, rotary positions, grouped queries,
-// no biases and an untied output layer. The names are Megatron-LM's arguments.
+// The shape of a model, and the degrees that can shard it. The defaults are GPT-2's. Llama (Touvron
+// et al. 2023, arXiv:2307.09288) has RMSNorm, SwiGLU, rotary positions, grouped queries, no biases
+// and an untied output layer. BERT (Devlin et al. 2019, arXiv:1810.04805) is an encoder. The names
+// are Megatron-LM's arguments.
 
 #include <string_view>
 
@@ -9,11 +10,19 @@ namespace layers {
 
 enum class Normalization : unsigned char { layer_norm, rms_norm };  // "LayerNorm", "RMSNorm"
 enum class PositionEmbedding : unsigned char { learned_absolute, rope };
+enum class Architecture : unsigned char {
+  decoder,  // a token attends to itself and the tokens before it
+  // BERT with its norms first, as in Megatron-LM: a token attends to all tokens of its sequence,
+  // without padding. The embedding has token types. The head predicts masked tokens.
+  encoder,
+};
 std::string_view name(Normalization normalization);
 std::string_view name(PositionEmbedding position_embedding);
+std::string_view name(Architecture architecture);
 // Return the value of a name. Throw std::invalid_argument that names the nearest.
 Normalization normalization(std::string_view text);
 PositionEmbedding position_embedding_type(std::string_view text);
+Architecture architecture(std::string_view text);
 
 struct GptConfig {
   int layers = 2;
@@ -23,6 +32,7 @@ struct GptConfig {
   int sequence = 64;
   double layer_norm_epsilon = 1e-5;  // of either normalization
 
+  Architecture architecture = Architecture::decoder;
   Normalization normalization = Normalization::layer_norm;
   bool swiglu = false;      // else GELU
   int ffn_hidden_size = 0;  // 0: 4 hidden; with swiglu 8/3 hidden, rounded down to a multiple of 64
@@ -38,6 +48,7 @@ struct GptConfig {
   int ffn() const;
   int head() const { return hidden / heads; }
   int query_groups() const { return group_query_attention ? num_query_groups : heads; }
+  bool encoder() const { return architecture == Architecture::encoder; }
   bool rotary() const { return position_embedding_type == PositionEmbedding::rope; }
   // Columns of queries, keys and values together, and of the first product of the perceptron.
   int qkv() const { return hidden + 2 * query_groups() * head(); }

@@ -10,7 +10,12 @@ OutputHead::OutputHead(const Context& context, Parameter& table, const GptConfig
     : context_(context),
       table_(table),
       vocabulary_(table.global_shape[0]),
-      norm_(context, "head.norm", config) {}
+      norm_(context, "head.norm", config) {
+  if (!config.encoder()) return;
+  transform_.emplace(context, "head.transform", config);
+  bias_ = declare(context, "head.output.bias", {table.global_shape[0]},
+                  {.tp = Spread::sharded, .dim = 0}, Role::bias);
+}
 
 void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Tensor& loss,
                          Saved& saved) {
@@ -20,13 +25,20 @@ void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Ten
   saved.targets = targets;
   saved.norm = context_.tensor(x.shape(), Category::activations);
   norm_.forward(x, saved.norm, saved.statistics, Category::activations);
+  saved.features = saved.norm;
+  if (transform_) {
+    saved.features = context_.tensor(x.shape(), Category::activations);
+    transform_->forward(saved.norm, saved.features, saved.transform, Category::activations);
+  }
 
   saved.logits =
       context_.tensor({tokens, table_.global_shape[0] / context_.tp.size()}, Category::activations);
   {
-    const Tensor norm = enter(context_, saved.norm);
-    gemm(context_.stream(), matrix(norm), matrix(table_.value).transposed(), matrix(saved.logits));
+    const Tensor features = enter(context_, saved.features);
+    gemm(context_.stream(), matrix(features), matrix(table_.value).transposed(),
+         matrix(saved.logits));
   }
+  if (bias_) kernels.add_bias(saved.logits, bias_->value, saved.logits);
 
   saved.max = context_.row_values(tokens, Category::activations);
   saved.sum_exp = context_.row_values(tokens, Category::activations);
@@ -48,25 +60,36 @@ void OutputHead::backward_input(double factor, const Tensor& d_x, Saved& saved, 
                                             first_token(context_, table_), vocabulary_, factor,
                                             saved.logits);
   saved.max = saved.sum_exp = Tensor();
-  saved.d_norm = context_.tensor(saved.norm.shape(), kept);
+  saved.d_features = context_.tensor(saved.features.shape(), kept);
   {
-    const Tensor d_norm = inside(context_, saved.d_norm);
-    gemm(context_.stream(), matrix(saved.logits), matrix(table_.value), matrix(d_norm));
-    leave(context_, d_norm, saved.d_norm);
+    const Tensor d_features = inside(context_, saved.d_features);
+    gemm(context_.stream(), matrix(saved.logits), matrix(table_.value), matrix(d_features));
+    leave(context_, d_features, saved.d_features);
+  }
+  saved.d_norm = saved.d_features;
+  if (transform_) {
+    saved.d_norm = context_.tensor(saved.norm.shape(), kept);
+    transform_->backward_input(saved.d_features, saved.d_norm, saved.transform, kept);
   }
   norm_.backward_input(saved.x, saved.statistics, saved.d_norm, d_x);
 }
 
 void OutputHead::backward_weights(Saved& saved) {
   {
-    const Tensor norm = enter(context_, saved.norm);
-    gemm(context_.stream(), matrix(saved.logits).transposed(), matrix(norm),
+    const Tensor features = enter(context_, saved.features);
+    gemm(context_.stream(), matrix(saved.logits).transposed(), matrix(features),
          matrix(table_.gradient), 1, 1);
   }
+  if (bias_) context_.kernels().accumulate_column_sums(saved.logits, bias_->gradient);
+  if (transform_) transform_->backward_weights(saved.d_features, saved.transform);
   norm_.backward_weights(saved.x, saved.statistics, saved.d_norm);
   saved = Saved();
 }
 
-Parameters OutputHead::parameters() { return joined({norm_.parameters(), {&table_}}); }
+Parameters OutputHead::parameters() {
+  Parameters all = norm_.parameters();
+  if (transform_) all = joined({all, transform_->parameters(), {&*bias_}});
+  return joined({all, {&table_}});
+}
 
 }  // namespace layers

@@ -14,6 +14,7 @@ Attention::Attention(const Context& context, const std::string& name, const GptC
       head_(config.head()),
       sequence_(context.cp.rows(config.sequence)),
       group_heads_(config.heads / config.query_groups()),
+      causal_(!config.encoder()),
       rotary_(config.rotary()),
       rotary_base_(config.rotary_base),
       scale_(1 / std::sqrt(static_cast<double>(head_))),
@@ -26,7 +27,7 @@ Attention::Attention(const Context& context, const std::string& name, const GptC
   SHARDMARK_CHECK(config.query_groups() % context.tp.size(), ==, 0);
   SHARDMARK_CHECK(config.heads % config.query_groups(), ==, 0);
   SHARDMARK_CHECK(config.hidden % config.heads, ==, 0);
-  SHARDMARK_CHECK(context.flash_attention || !context.cp.splits(), ==, true);
+  SHARDMARK_CHECK((context.flash_attention && causal_) || !context.cp.splits(), ==, true);
 }
 
 Matrix Attention::heads_of(const Tensor& tensor, std::int64_t first, std::int64_t count,
@@ -82,13 +83,18 @@ Tensor Attention::make_scores(std::int64_t tokens, Category category) const {
   return context_.tensor({tokens / sequence_ * heads_, sequence_, sequence_}, category);
 }
 
-Tensor Attention::make_probabilities(const Tensor& qkv, Category category) const {
+machine::SoftmaxMask Attention::mask_of(const Saved& saved) const {
+  return {causal_, saved.lengths, saved.qkv.rows() / sequence_, groups_};
+}
+
+Tensor Attention::make_probabilities(const Saved& saved, Category category) const {
+  const Tensor& qkv = saved.qkv;
   Tensor probabilities = make_scores(qkv.rows(), category);
   const Tensor scores = make_scores(qkv.rows(), Category::buffers);
   const Matrix k = of_groups(qkv, group_heads_).transposed();
   for (std::int64_t j = 0; j < group_heads_; ++j)
     gemm(context_.stream(), of_groups(qkv, j), k, of_scores(scores, j));
-  context_.kernels().softmax(scores, scale_, {.causal = true}, probabilities);
+  context_.kernels().softmax(scores, scale_, mask_of(saved), probabilities);
   return probabilities;
 }
 
@@ -131,7 +137,7 @@ void Attention::rotate(const Tensor& qkv, bool back) const {
 
 void Attention::attend(Saved& saved, Category kept) const {
   const bool again = context_.recompute_core_attention;
-  saved.probabilities = make_probabilities(saved.qkv, again ? Category::buffers : kept);
+  saved.probabilities = make_probabilities(saved, again ? Category::buffers : kept);
   saved.context = context_.tensor({saved.qkv.rows(), heads_ * head_}, kept);
   {
     const Tensor weights = dropped(saved);
@@ -145,7 +151,7 @@ void Attention::attend(Saved& saved, Category kept) const {
 void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
   if (context_.recompute_core_attention) {
     const machine::During again(machine::Part::recompute);
-    saved.probabilities = make_probabilities(saved.qkv, Category::buffers);
+    saved.probabilities = make_probabilities(saved, Category::buffers);
   }
   const std::int64_t r = group_heads_;
   const Matrix k = of_groups(saved.qkv, r), v = of_groups(saved.qkv, r + 1),
@@ -163,7 +169,7 @@ void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
   for (std::int64_t j = 0; j < r; ++j)
     gemm(context_.stream(), of_context(d_context, j), v.transposed(), of_scores(d_scores, j));
   if (dropout_ > 0) drop(saved.draw, d_scores, d_scores);
-  context_.kernels().softmax_backward(saved.probabilities, d_scores, scale_, {.causal = true},
+  context_.kernels().softmax_backward(saved.probabilities, d_scores, scale_, mask_of(saved),
                                       d_scores);
   for (std::int64_t j = 0; j < r; ++j) {
     gemm(context_.stream(), of_scores(d_scores, j), k, of_groups(saved.d_qkv, j));
@@ -172,12 +178,14 @@ void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
   }
 }
 
-machine::AttentionOptions Attention::options_of(const Draw& draw, std::int64_t block) const {
+machine::AttentionOptions Attention::options_of(const Saved& saved, std::int64_t block) const {
   const std::int64_t all_heads = heads_ * context_.tp.size();
   const std::int64_t head = heads_ * context_.tp.rank() + block * group_heads_;
   return {.scale = scale_,
-          .dropout = {dropout_, random_key(draw.seed, dropout_name_),
-                      draw.first_token / sequence_ * all_heads + head, all_heads}};
+          .causal = causal_,
+          .lengths = saved.lengths,
+          .dropout = {dropout_, random_key(saved.draw.seed, dropout_name_),
+                      saved.draw.first_token / sequence_ * all_heads + head, all_heads}};
 }
 
 void Attention::attend_blockwise(Saved& saved, Category kept) const {
@@ -185,7 +193,7 @@ void Attention::attend_blockwise(Saved& saved, Category kept) const {
   saved.context = context_.tensor({saved.qkv.rows(), heads_ * head_}, kept);
   for (std::int64_t block = 0; block < blocks(); ++block) {
     const auto [q, k, v] = block_of(saved.qkv, block);
-    flash_attention(context_.stream(), q, k, v, options_of(saved.draw, block),
+    flash_attention(context_.stream(), q, k, v, options_of(saved, block),
                     block_of_context(saved.context, block),
                     block_of_rows(saved.log_sum_exp, block));
   }
@@ -195,7 +203,7 @@ void Attention::attend_blockwise_backward(const Tensor& d_context, Saved& saved)
   for (std::int64_t block = 0; block < blocks(); ++block) {
     const auto [q, k, v] = block_of(saved.qkv, block);
     const auto [d_q, d_k, d_v] = block_of(saved.d_qkv, block);
-    flash_attention_backward(context_.stream(), q, k, v, options_of(saved.draw, block),
+    flash_attention_backward(context_.stream(), q, k, v, options_of(saved, block),
                              block_of_context(saved.context, block),
                              block_of_rows(saved.log_sum_exp, block),
                              block_of_context(d_context, block), d_q, d_k, d_v);
@@ -249,11 +257,12 @@ AttentionGradients Attention::attend_over_cp_backward(const Tensor& d_context, S
 }
 
 void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
-                        const Draw& draw) {
+                        const Draw& draw, const std::int32_t* lengths) {
   const std::int64_t tokens = context_.all_rows(x.rows());
   SHARDMARK_CHECK(tokens % sequence_, ==, 0);
   saved.x = x;
   saved.draw = draw;
+  saved.lengths = lengths;
   saved.qkv = context_.tensor({tokens, (heads_ + 2 * groups_) * head_},
                               context_.cp.splits() ? Category::buffers : kept);
   qkv_.forward(x, saved.qkv);

@@ -1,10 +1,13 @@
 #pragma once
-// Causal self-attention with heads split over tp (Shoeybi et al. 2019, arXiv:1909.08053, section
+// Self-attention with heads split over tp (Shoeybi et al. 2019, arXiv:1909.08053, section
 // 3): queries, keys and values by one column-parallel layer, the output by a row-parallel one.
 //
 //   q, k, v [tokens, head] of each of the heads/tp heads of this rank
-//   p [sequences * heads/tp, sequence, sequence] = softmax(q kᵀ / sqrt(head)), key <= query
+//   p [sequences * heads/tp, sequence, sequence] = softmax(q kᵀ / sqrt(head))
 //   y [tokens, hidden] = all_reduce(concat(p v) Wᵀ) + b
+//
+// A query of a decoder sees the keys up to its own position, a query of an encoder all keys. With
+// lengths of the sequences, a query does not see the keys behind the length (padding).
 //
 // With config.group_query_attention (Ainslie et al. 2023, arXiv:2305.13245) a group of heads, r =
 // heads / num_query_groups, shares one head of keys and one of values; else a group is one head.
@@ -55,12 +58,15 @@ class Attention {
     Tensor all_d_y, d_qkv;            // of all rows; without sequence parallelism the caller's d_y
     ContextAttention::Saved over_cp;  // with context parallelism, in place of qkv and log_sum_exp
     Draw draw;
+    const std::int32_t* lengths = nullptr;
   };
 
   Attention(const Context& context, const std::string& name, const GptConfig& config);
 
-  void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
-               const Draw& draw = {});
+  // lengths: [sequences], each at least 1, in memory that the device reads, unchanged until
+  // backward_input; null: no padding.
+  void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept, const Draw& draw = {},
+               const std::int32_t* lengths = nullptr);
   void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty
 
@@ -84,9 +90,10 @@ class Attention {
   Block block_of(const Tensor& qkv, std::int64_t block) const;
   Matrix block_of_context(const Tensor& context, std::int64_t block) const;
   Tensor block_of_rows(const Tensor& log_sum_exp, std::int64_t block) const;
-  machine::AttentionOptions options_of(const Draw& draw, std::int64_t block) const;
+  machine::AttentionOptions options_of(const Saved& saved, std::int64_t block) const;
+  machine::SoftmaxMask mask_of(const Saved& saved) const;
   Tensor make_scores(std::int64_t tokens, Category category) const;
-  Tensor make_probabilities(const Tensor& qkv, Category category) const;
+  Tensor make_probabilities(const Saved& saved, Category category) const;
   // Applies dropout to probabilities or to their gradients. `out` may be `in`.
   void drop(const Draw& draw, const Tensor& in, const Tensor& out) const;
   Tensor dropped(const Saved& saved) const;         // p itself without dropout
@@ -111,7 +118,7 @@ class Attention {
   std::int64_t heads_, groups_, head_;  // heads and groups of this rank; size of a head
   std::int64_t sequence_;               // rows of a sequence on this rank
   std::int64_t group_heads_;            // r
-  bool rotary_;
+  bool causal_, rotary_;
   double rotary_base_, scale_, dropout_;
   std::string dropout_name_;
   ColumnParallelLinear qkv_;

@@ -28,7 +28,10 @@ GptConfig dropping_heads() {  // a group for each head: one call of the kernel f
   result.attention_dropout = 0.3;
   return result;
 }
-const GptConfig shapes[] = {config, llamas, dropping(), dropping_heads()};
+const GptConfig shapes[] = {
+    config, llamas, dropping(), dropping_heads(), bert(dropping_heads()), bert(llamas)};
+// Without padding, of the two sequences of an encoder.
+const std::vector<std::int32_t> lengths{5, 9};
 // Inputs of later sequences of the training.
 constexpr Draw draw_of(const GptConfig& shape) { return {3, 5 * std::int64_t{shape.sequence}}; }
 
@@ -56,7 +59,7 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
     const Tensor d_x = rank.context.tensor(own, machine::Category::buffers);
     Attention::Saved saved;
     attention.forward(scatter(rank, x, shape, cut), y, saved, machine::Category::activations,
-                      draw_of(config));
+                      draw_of(config), config.encoder() ? lengths.data() : nullptr);
     attention.backward_input(scatter(rank, d_y, shape, cut), d_x, saved,
                              machine::Category::buffers);
     attention.backward_weights(saved);
@@ -79,11 +82,13 @@ TEST(Attention, MatchesTheReference) {
         for (const bool blockwise : {false, true}) {
           const Observed seen =
               run(shape, tp, Dtype::float64, sequences, Dtype::float64, {.blockwise = blockwise});
-          EXPECT_LE(relative_error(seen.at("y"), reference::attention(x, seen, "attention", shape,
-                                                                      draw_of(shape))),
+          EXPECT_LE(relative_error(seen.at("y"),
+                                   reference::attention(
+                                       x, seen, "attention", shape, draw_of(shape),
+                                       shape.encoder() ? lengths : std::vector<std::int32_t>())),
                     norm_bound_from_double(Dtype::float64, 1, shape.hidden))
               << "tp " << tp << ", sequences " << sequences << (blockwise ? ", blockwise" : "")
-              << (shape.rotary() ? ", llama" : "")
+              << (shape.rotary() ? ", llama" : "") << (shape.encoder() ? ", bert" : "")
               << (shape.attention_dropout > 0 ? ", dropping" : "");
         }
       }

@@ -117,7 +117,7 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
   Tensor x = in;
   if (embedding_) {
     x = context_.tensor(shape, category_of_input(0));
-    use(embedding_->parameters(), [&] { embedding_->forward(batch.tokens, x); });
+    use(embedding_->parameters(), [&] { embedding_->forward(batch.tokens, x, batch.types); });
     embedding_dropout_.apply(batch.draw, x, x);
   }
   SHARDMARK_CHECK(x.shape().text(), ==, shape.text());
@@ -132,7 +132,7 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
       use(blocks_[i]->parameters(), [&] {
         blocks_[i]->forward(x, y, group.recomputed ? dropped : saved.blocks[i],
                             group.recomputed ? Category::buffers : Category::activations,
-                            batch.draw);
+                            batch.draw, batch.lengths);
       });
       x = y;
     }
@@ -166,8 +166,9 @@ void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
   for (std::size_t i = layers.begin; i < layers.end; ++i) {
     const bool leaves_group = i + 1 == layers.end;
     const Tensor y = context_.tensor(shape, leaves_group ? Category::buffers : kept);
-    use(blocks_[i]->parameters(),
-        [&] { blocks_[i]->forward(x, y, saved.blocks[i], kept, saved.batch.draw); });
+    use(blocks_[i]->parameters(), [&] {
+      blocks_[i]->forward(x, y, saved.blocks[i], kept, saved.batch.draw, saved.batch.lengths);
+    });
     x = y;
   }
 }
@@ -195,7 +196,7 @@ void GptStage::embedding_weights(Saved& saved) {
   // In place, because no later code reads it.
   embedding_dropout_.apply(saved.batch.draw, saved.d_embedding, saved.d_embedding);
   observer_.before_gradients(embedding_->parameters());
-  embedding_->backward_weights(saved.batch.tokens, saved.d_embedding);
+  embedding_->backward_weights(saved.batch.tokens, saved.d_embedding, saved.batch.types);
   saved.d_embedding = Tensor();
   observer_.gradients_ready(embedding_->parameters());
 }

@@ -1,8 +1,8 @@
 #pragma once
-// A GPT model (gpt_config.h), or one stage of it in a pipeline: its blocks, the embedding on the
-// first stage, the head on the last. With one stage both accumulate into one token table. With
-// more, both end stages hold it and its placement is tied_over_pp, unless they are on one rank and
-// share the table. An untied head has its own weight.
+// A GPT or BERT model (gpt_config.h), or one stage of it in a pipeline: its blocks, the embedding
+// on the first stage, the head on the last. With one stage both accumulate into one token table.
+// With more, both end stages hold it and its placement is tied_over_pp, unless they are on one rank
+// and share the table. An untied head has its own weight.
 //
 //   GptStage stage(config, device, tp, Dtype::bfloat16, {.index = 0, .count = 2});
 //   stage.initialize(Initializer::gpt2(seed, config.layers));
@@ -64,6 +64,10 @@ struct TokenBatch {
   const std::int32_t* targets = nullptr;
   int sequences = 1;
   Draw draw{};  // its position in the training, for dropout
+  // Of an encoder: the type of each token, 0 or 1, read on the first stage; and the length of each
+  // sequence without padding, read on all stages until backward (null: no padding).
+  const std::int32_t* types = nullptr;
+  const std::int32_t* lengths = nullptr;
 };
 
 // Called as the parts of a stage (embedding, each block, head) are used, with the parameters of the

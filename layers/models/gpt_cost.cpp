@@ -98,13 +98,18 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
   std::int64_t count = layers_of(config, stage) * (weights + biases + 2 * norm);
   if (stage.stage.first()) count += table + (config.rotary() ? 0 : config.sequence * h);
   if (stage.stage.last()) count += norm + (tied && stage.stage.first() ? 0 : table);
+  if (config.encoder()) {
+    if (stage.stage.first()) count += 2 * h;
+    if (stage.stage.last()) count += h * h + h + norm + config.vocabulary / t;
+  }
   return count;
 }
 
 double model_flops(const GptConfig& config, std::int64_t tokens) {
   const double h = config.hidden, layers = config.layers;
-  const double linear = layers * static_cast<double>(layer_weights(config)) + h * config.vocabulary;
-  const double core_attention = layers * h * config.sequence;
+  const double linear = layers * static_cast<double>(layer_weights(config)) +
+                        h * config.vocabulary + (config.encoder() ? h * h : 0);
+  const double core_attention = (config.encoder() ? 2 : 1) * layers * h * config.sequence;
   return 3 * 2 * static_cast<double>(tokens) * (linear + core_attention);
 }
 

@@ -48,13 +48,15 @@ std::int64_t parameters_count(const GptConfig& config);
 // with SwiGLU 3; N = 2 h for LayerNorm, h for RMSNorm. Per layer
 //   weights (h q + h² + m f h)/t,   biases (q + (m - 1) f)/t + 2 h,   norms 2 N
 // which is 12 h²/t + 7 h/t + 6 h for GPT-2; V h/t + s h with the embedding (no s h if positions are
-// rotary), V h/t + N with the head; if both are on the stage, a tied table once.
+// rotary), V h/t + N with the head; an encoder has 2 h more with the embedding, and with the head
+// h² + h + N + V/t; if both are on the stage, a tied table once.
 std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& stage);
 
 // Floating-point operations of forward and backward over whole sequences, as Megatron-LM counts
 // them (num_floating_point_operations; only the causal half of core attention; no lookup, norm,
 // rotation or softmax):
 //   3 * 2 * [tokens (layers (h q + h² + m f h) + h V) + layers h s tokens]
+// An encoder has the whole core attention, 2 layers h s tokens, and h² tokens more with its head.
 // (GPT-2: 12 h² a layer) which is 6 * [...] with QKᵀ and PV together 2 * ½ * s * h a token. Grouped
 // queries narrow q, not the scores.
 double model_flops(const GptConfig& config, std::int64_t tokens);

@@ -36,7 +36,7 @@ void PrintTo(const Costs& c, std::ostream* out) {
        << (c.options.distribute_saved_activations ? ", distributed" : "")
        << (c.options.cpu_checkpointing ? ", on the host" : "")
        << (c.options.use_flash_attn ? ", blockwise" : "") << (c.config.swiglu ? ", llama" : "")
-       << (c.config.hidden_dropout > 0 ? ", dropping" : "");
+       << (c.config.encoder() ? ", bert" : "") << (c.config.hidden_dropout > 0 ? ", dropping" : "");
 }
 
 // Scores take most of the memory of a long sequence and almost none of a wide model. In the
@@ -48,6 +48,8 @@ const GptConfig shortest{.layers = 1, .hidden = 16, .heads = 2, .vocabulary = 8,
 // Llama's shape, with and without dropout.
 const GptConfig grouped =
     llama({.layers = 3, .hidden = 16, .heads = 8, .vocabulary = 20, .sequence = 17});
+const GptConfig encoder =
+    bert({.layers = 3, .hidden = 16, .heads = 4, .vocabulary = 20, .sequence = 9});
 GptConfig dropping(GptConfig config) {
   config.hidden_dropout = config.attention_dropout = 0.5;
   return config;
@@ -64,7 +66,7 @@ class GptCost : public ::testing::TestWithParam<Costs> {
     const GptCase run = GetParam().run();
     on_ranks(run.tp, run.dtype, [&](Rank& rank) {
       GptRanks ranks(rank, run);
-      const auto tokens = run.tokens(0), targets = run.targets(0);
+      const auto tokens = run.tokens(0), targets = run.targets(0), types = run.types(0);
       const auto boundary = [&] {
         const machine::Shape shape = ranks.stage(0).boundary(run.sequences);
         return scatter(rank, random_values(shape.size(), 1, run.dtype), shape);
@@ -76,8 +78,8 @@ class GptCost : public ::testing::TestWithParam<Costs> {
         const bool first = i == 0, last = i + 1 == run.stages;
         const machine::Tensor none;
         body(rank, ranks.stage(i), GetParam().stage(i),
-             {tokens.data(), targets.data(), run.sequences}, first ? none : in, last ? loss : out,
-             last ? none : d_out, first ? none : d_in);
+             {tokens.data(), targets.data(), run.sequences, {}, types.data()}, first ? none : in,
+             last ? loss : out, last ? none : d_out, first ? none : d_in);
       }
     });
   }
@@ -191,7 +193,9 @@ const std::vector<Costs> plain_cases{{long_sequence, 1, 1, 1, Dtype::float32},
                                      {shortest, 1, 1, 2, Dtype::float32},
                                      {grouped, 4, 1, 1, Dtype::bfloat16},
                                      {grouped, 2, 3, 2, Dtype::float32},
-                                     {dropping(grouped), 1, 1, 1, Dtype::float64}};
+                                     {dropping(grouped), 1, 1, 1, Dtype::float64},
+                                     {encoder, 1, 1, 2, Dtype::float32},
+                                     {encoder, 4, 3, 1, Dtype::bfloat16}};
 
 std::vector<Costs> cost_cases() {
   std::vector<Costs> cases = plain_cases;
@@ -205,7 +209,9 @@ std::vector<Costs> cost_cases() {
         {long_sequence, 1, 2, 1, Dtype::float16},
         {dropping(wide), 4, 1, 4, Dtype::bfloat16},
         {grouped, 4, 1, 4, Dtype::bfloat16},
-        {dropping(grouped), 2, 3, 2, Dtype::float32}}) {
+        {dropping(grouped), 2, 3, 2, Dtype::float32},
+        {encoder, 4, 1, 4, Dtype::bfloat16},
+        {encoder, 2, 3, 2, Dtype::float32}}) {
     for (ActivationOptions options : recomputations(config.layers / stages)) {
       if (options.recompute_granularity == RecomputeGranularity::full) {
         options.cpu_checkpointing = true;
@@ -387,6 +393,16 @@ TEST(GptCostParameters, MatchLlama2) {
   EXPECT_EQ(parameters_count(config), 6738415616 - 32 * 2 * 24 * 128 * 4096);
   EXPECT_EQ(model_flops(config, 1),
             6 * (weights - 32 * 2 * 24 * 128 * 4096.0 + 32 * 4096.0 * 4096));
+}
+
+// BertForMaskedLM of transformers has 109,514,298 parameters with bert-base-uncased. Its norm after
+// the embedding has the size of ours after the blocks.
+TEST(GptCostParameters, MatchBertBase) {
+  const GptConfig base =
+      bert({.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522, .sequence = 512});
+  EXPECT_EQ(parameters_count(base), 109514298);
+  const double layers = 12 * (12 * 768.0 * 768 + 2 * 768.0 * 512);
+  EXPECT_EQ(model_flops(base, 1), 6 * (layers + 768.0 * 768 + 768.0 * 30522));
 }
 
 // GPT-3 175B at sequence 2048, by the published formula 72 B s L h² (1 + s/6h + V/12Lh) (Narayanan

@@ -56,6 +56,8 @@ const GptConfig gpt2{.layers = 2, .hidden = 12, .heads = 2, .vocabulary = 20, .s
 
 TEST(GptGradient, IsTheSlopeOfTheLoss) { expect_slopes(gpt2); }
 
+TEST(GptGradient, IsTheSlopeOfBertsLoss) { expect_slopes(bert(gpt2)); }
+
 TEST(GptGradient, IsTheSlopeOfLlamasLoss) {
   GptConfig config = llama(gpt2);
   config.hidden_dropout = config.attention_dropout = 0.2;

@@ -19,6 +19,8 @@ struct Sizes {
   bool over_cp;      // attention is over cp: q, k and v are apart
   bool keeps_parts;  // and backward reads them
   ContextCost context{};
+  // Own rows of the transform in an encoder's head, and of the types in its embedding; else 0.
+  std::size_t transform = 0;
   std::size_t spread = 0;  // elements of the positions that the embedding makes consecutive
 
   Sizes(const GptConfig& config, const StageCase& stage)
@@ -52,6 +54,7 @@ struct Sizes {
         over_cp(stage.cp.ranks > 1),
         keeps_parts(over_cp && stage.cp.options.comm_type != CpCommType::a2a &&
                     !stage.cp.options.is_hybrid()) {
+    if (config.encoder()) transform = own;
     if (!over_cp) return;
     context = core_attention_cost(config, stage);
     if (stage.cp.options.order == SequenceOrder::striped && !config.rotary())
@@ -150,19 +153,27 @@ std::vector<Row> block_rows(const Sizes& z) {
 
 std::vector<Row> head_rows(const Sizes& z) {
   enum Moment : int {
-    norm_and_logits = forward, loss, d_logits = input_half, d_norm, w_table = weight_half
+    norm_and_logits = forward, loss, d_logits = input_half, d_features, d_norm,
+    w_table = weight_half
   };
   using enum Held;
   return {
       {saved, "norm", z.own, norm_and_logits, done},
       {saved, "statistics", z.R, norm_and_logits, done},
+      {saved, "inner of the transform", z.transform, norm_and_logits, d_norm},
+      {saved, "active of the transform", z.transform, norm_and_logits, done},
+      {saved, "statistics of the transform", z.transform > 0 ? z.R : 0, norm_and_logits, done},
+      {saved, "features", z.transform, norm_and_logits, done},
       {saved, "logits, then their gradient", z.logits, norm_and_logits, done},
-      {now,   "norm of all rows", z.gathered, norm_and_logits, norm_and_logits},
+      {now,   "features of all rows", z.gathered, norm_and_logits, norm_and_logits},
       {saved, "max and sum of exp", 2 * z.n * z.A, loss, d_logits},
       {now,   "target and token loss", 2 * z.n * z.A, loss, loss},
-      {later, "d_norm", z.own, d_norm, done},
-      {now,   "d_norm before its scatter", z.gathered, d_norm, d_norm},
-      {now,   "norm of all rows again", z.gathered, w_table, w_table},
+      {later, "d_features", z.own, d_features, done},
+      {now,   "d_features before its scatter", z.gathered, d_features, d_features},
+      {later, "d_norm, if it is not d_features", z.transform, d_norm, done},
+      {later, "d_inner of the transform", z.transform, d_norm, done},
+      {now,   "d_active of the transform", z.transform, d_norm, d_norm},
+      {now,   "features of all rows again", z.gathered, w_table, w_table},
   };
 }
 
@@ -170,6 +181,7 @@ std::vector<Row> embedding_rows(const Sizes& z) {
   return {
       {Held::now, "x before its scatter", z.gathered, forward, forward},
       {Held::now, "d_x of all rows", z.gathered, weight_half, weight_half},
+      {Held::now, "types", z.transform, forward + 1, forward + 1},
       {Held::now, "positions", z.spread * z.E, forward + 1, forward + 1},
       {Held::now, "their gradients", z.spread * z.A, weight_half + 1, weight_half + 1},
   };

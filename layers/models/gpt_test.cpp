@@ -23,10 +23,12 @@ GptConfig other(GptConfig shape) {
   shape.hidden_dropout = 0.25;
   return shape;
 }
-const GptConfig shapes[] = {config, other(config)}, even_shapes[] = {even, other(even)};
-// One number of sequences for Llama, because the behaviour of rows does not depend on the shape.
+const GptConfig shapes[] = {config, other(config), bert(config)},
+                even_shapes[] = {even, other(even), bert(even)};
+// One number of sequences for Llama and BERT, because the behaviour of rows does not depend on the
+// shape.
 std::vector<int> sequences_of(const GptConfig& shape, const std::vector<int>& all) {
-  return shape.rotary() ? std::vector{2} : all;
+  return shape.rotary() || shape.encoder() ? std::vector{2} : all;
 }
 
 double bound(Dtype dtype, int depth) { return norm_bound_from_double(dtype, depth, config.ffn()); }
@@ -39,7 +41,8 @@ TEST(Gpt, LossMatchesTheReference) {
         const GptResult seen = train(run);
         double want = 0;
         for (int m = 0; m < run.micro_batches; ++m)
-          want += reference::gpt(seen.values, run.tokens(m), run.targets(m), shape, run.draw(m));
+          want += reference::gpt(seen.values, run.tokens(m), run.targets(m), shape, run.draw(m),
+                                 run.types(m), run.lengths(m));
         EXPECT_LE(relative_error({seen.loss}, {want}), bound(Dtype::float64, config.layers + 1))
             << "tp " << tp << ", sequences " << sequences;
       }
@@ -47,12 +50,14 @@ TEST(Gpt, LossMatchesTheReference) {
   }
 }
 
-// Returns the number of blocks that the error of a gradient has passed in backward.
-int depth_of(const std::string& name) {
+// Returns the number of blocks that the error of a gradient has passed in backward. The hidden
+// layer of an encoder's head counts as a block.
+int depth_of(const std::string& name, const GptConfig& shape) {
   const auto at = name.find("blocks.");
+  const int head = shape.encoder() ? 1 : 0;
   if (at == std::string::npos)
-    return name.find("embedding") == std::string::npos ? 1 : config.layers + 1;
-  return config.layers - std::stoi(name.substr(at + 7));
+    return head + (name.find("embedding") == std::string::npos ? 1 : config.layers + 1);
+  return head + config.layers - std::stoi(name.substr(at + 7));
 }
 
 class GptTypes : public ::testing::TestWithParam<Dtype> {};
@@ -61,7 +66,8 @@ void expect_near(const GptResult& seen, const GptResult& exact, const GptCase& r
   EXPECT_LE(relative_error({seen.loss}, {exact.loss}), bound(run.dtype, config.layers + 1));
   ASSERT_EQ(seen.gradients.size(), exact.gradients.size());
   for (const auto& [name, want] : exact.gradients) {
-    EXPECT_LE(relative_error(seen.gradients.at(name), want), bound(run.dtype, depth_of(name)))
+    EXPECT_LE(relative_error(seen.gradients.at(name), want),
+              bound(run.dtype, depth_of(name, run.config)))
         << name << ", tp " << run.tp << ", sequences " << run.sequences;
   }
 }
@@ -154,7 +160,8 @@ TEST(Gpt, RecomputingChangesNothing) {
         {Dtype::float32, 2, true, 2, 1, false},
         {Dtype::bfloat16, 4, true, 2, 1, false}}) {
     for (const GptConfig& shape : even_shapes) {
-      if (shape.rotary() && tp != 2) continue;  // three of the combinations are enough
+      if ((shape.rotary() || shape.encoder()) && tp != 2)
+        continue;  // three of the combinations are enough
       GptCase run{.config = shape,
                   .tp = tp,
                   .dtype = dtype,

@@ -13,13 +13,13 @@ TransformerBlock::TransformerBlock(const Context& context, const std::string& na
       mlp_dropout_{context, name + ".mlp.dropout", config.hidden_dropout} {}
 
 void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
-                               const Draw& draw) {
+                               const Draw& draw, const std::int32_t* lengths) {
   saved.x = x;
   saved.draw = draw;
   const Tensor norm1 = context_.tensor(x.shape(), kept);
   norm1_.forward(x, norm1, saved.statistics1, kept);
   saved.residual = context_.tensor(x.shape(), kept);
-  attention_.forward(norm1, saved.residual, saved.attention, kept, draw);
+  attention_.forward(norm1, saved.residual, saved.attention, kept, draw, lengths);
   attention_dropout_.apply(draw, saved.residual, saved.residual);
   context_.kernels().add(saved.residual, x, saved.residual);
 

@@ -1,6 +1,6 @@
 #pragma once
-// A transformer block with its norms first (GPT-2, Llama), tensor-parallel as in Shoeybi et al.
-// 2019 (arXiv:1909.08053):
+// A transformer block with its norms first (GPT-2, Llama, Megatron-LM's BERT), tensor-parallel as
+// in Shoeybi et al. 2019 (arXiv:1909.08053):
 //
 //   r = x + dropout(attention(norm1(x)));   y = r + dropout(mlp(norm2(r)));   x, r, y [tokens,
 //   hidden]
@@ -39,8 +39,9 @@ class TransformerBlock {
   // Keeps views of x and d_y, which must stay unchanged until backward_weights. `kept` is the
   // category of memory for a later call: activations, or buffers if that call follows at once or if
   // the caller frees `saved` and runs forward again. The same draw gives the same bits.
-  void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
-               const Draw& draw = {});
+  // lengths: of the sequences, as for Attention.
+  void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept, const Draw& draw = {},
+               const std::int32_t* lengths = nullptr);
   void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty
 

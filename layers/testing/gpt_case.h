@@ -44,6 +44,16 @@ struct GptCase {
   std::vector<std::int32_t> tokens(int micro_batch) const {
     return random_tokens(rows(), 100u + static_cast<unsigned>(micro_batch), config.vocabulary);
   }
+  std::vector<std::int32_t> types(int micro_batch) const {
+    return random_tokens(rows(), 300u + static_cast<unsigned>(micro_batch), 2);
+  }
+  // Different for all sequences of a few micro-batches.
+  std::vector<std::int32_t> lengths(int micro_batch) const {
+    std::vector<std::int32_t> lengths;
+    for (int i = 0; i < sequences; ++i)
+      lengths.push_back(config.sequence - 3 * (micro_batch * sequences + i) % config.sequence);
+    return lengths;
+  }
   // Every seventh token does not count.
   std::vector<std::int32_t> targets(int micro_batch) const {
     std::vector<std::int32_t> targets =
@@ -91,6 +101,8 @@ class GptRanks {
     for (int m = 0; m < run.micro_batches; ++m) {
       tokens_.push_back(run.tokens(m));
       targets_.push_back(run.targets(m));
+      types_.push_back(run.types(m));
+      lengths_.push_back(run.lengths(m));
     }
   }
 
@@ -107,8 +119,11 @@ class GptRanks {
 
   double forward(int m) {
     const auto index = static_cast<std::size_t>(m);
-    const TokenBatch batch{tokens_[index].data(), targets_[index].data(), case_.sequences,
-                           case_.draw(m)};
+    TokenBatch batch{tokens_[index].data(), targets_[index].data(), case_.sequences, case_.draw(m)};
+    if (case_.config.encoder()) {
+      batch.types = types_[index].data();
+      batch.lengths = lengths_[index].data();
+    }
     machine::Tensor in;
     for (const auto& stage : stages_) {
       const machine::Tensor out =
@@ -176,7 +191,7 @@ class GptRanks {
   GptCase case_;
   std::unique_ptr<machine::Device> host_ = machine::make_host_device();  // for checkpoints
   std::vector<std::unique_ptr<GptStage>> stages_;
-  std::vector<std::vector<std::int32_t>> tokens_, targets_;
+  std::vector<std::vector<std::int32_t>> tokens_, targets_, types_, lengths_;
 };
 
 struct GptResult {

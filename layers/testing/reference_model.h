@@ -90,7 +90,8 @@ inline double turned(const std::vector<double>& head, std::size_t i, std::size_t
 // Rows of the qkv weight: the queries of group 0, its key, its value, then group 1, …. Without
 // groups of queries, each head is a group.
 inline Values attention(const Values& x, const Model& model, const std::string& name,
-                        const GptConfig& config, const Draw& draw = {}) {
+                        const GptConfig& config, const Draw& draw = {},
+                        const std::vector<std::int32_t>& lengths = {}) {
   const auto hidden = static_cast<std::size_t>(config.hidden);
   const auto heads = static_cast<std::size_t>(config.heads);
   const auto sequence = static_cast<std::size_t>(config.sequence);
@@ -118,10 +119,14 @@ inline Values attention(const Values& x, const Model& model, const std::string& 
   Values context(rows * hidden);
   for (std::size_t row = 0; row < rows; ++row) {
     const std::size_t start = row / sequence * sequence;
+    std::size_t end = row + 1;  // of the keys
+    if (config.architecture == Architecture::encoder)
+      end = start +
+            (lengths.empty() ? sequence : static_cast<std::size_t>(lengths.at(row / sequence)));
     for (std::size_t a = 0; a < heads; ++a) {
       const Values q = query(row, a);
       Values score;
-      for (std::size_t key = start; key <= row; ++key) {
+      for (std::size_t key = start; key < end; ++key) {
         const Values k = shared(key, 0, a);
         double dot = 0;
         for (std::size_t i = 0; i < head; ++i) dot += at(q, i, row) * at(k, i, key);
@@ -140,7 +145,7 @@ inline Values attention(const Values& x, const Model& model, const std::string& 
         score[key] =
             drawn < config.attention_dropout ? 0 : score[key] / (1 - config.attention_dropout);
       }
-      for (std::size_t key = start; key <= row; ++key) {
+      for (std::size_t key = start; key < end; ++key) {
         const Values v = shared(key, 1, a);
         for (std::size_t i = 0; i < head; ++i)
           context[row * hidden + a * head + i] += score[key - start] / total * v[i];
@@ -149,6 +154,12 @@ inline Values attention(const Values& x, const Model& model, const std::string& 
   }
   return linear(context, model.at(name + ".projection.weight"),
                 bias_of(model, name + ".projection.bias", hidden));
+}
+
+// GELU in its tanh form.
+inline void gelu(Values& x) {
+  constexpr double pi = 3.14159265358979323846;
+  for (double& v : x) v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / pi) * (v + 0.044715 * v * v * v)));
 }
 
 // Rows of fc1 with SwiGLU: the gate, then the same number of gated rows.
@@ -167,10 +178,7 @@ inline Values mlp(const Values& x, const Model& model, const std::string& name,
       }
     inner = gated;
   } else {
-    for (double& v : inner) {
-      constexpr double pi = 3.14159265358979323846;
-      v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / pi) * (v + 0.044715 * v * v * v)));
-    }
+    gelu(inner);
   }
   return linear(inner, model.at(name + ".fc2.weight"), bias_of(model, name + ".fc2.bias", hidden));
 }
@@ -184,9 +192,10 @@ inline void drop(Values& x, const std::string& name, const GptConfig& config, co
 }
 
 inline Values block(const Values& x, const Model& model, const std::string& name,
-                    const GptConfig& config, const Draw& draw = {}) {
-  Values residual =
-      attention(norm(x, model, name + ".norm1", config), model, name + ".attention", config, draw);
+                    const GptConfig& config, const Draw& draw = {},
+                    const std::vector<std::int32_t>& lengths = {}) {
+  Values residual = attention(norm(x, model, name + ".norm1", config), model, name + ".attention",
+                              config, draw, lengths);
   drop(residual, name + ".attention", config, draw);
   for (std::size_t i = 0; i < x.size(); ++i) residual[i] += x[i];
   Values y = mlp(norm(residual, model, name + ".norm2", config), model, name + ".mlp", config);
@@ -201,8 +210,15 @@ inline double loss(const Values& x, const Model& model, const std::vector<std::i
                    const GptConfig& config) {
   const char* output =
       config.untie_embeddings_and_output_weights ? "head.output.weight" : "embedding.token.weight";
-  const Values logits = linear(norm(x, model, "head.norm", config), model.at(output),
-                               Values(static_cast<std::size_t>(config.vocabulary), 0.0));
+  Values features = norm(x, model, "head.norm", config);
+  if (config.architecture == Architecture::encoder) {
+    features = linear(features, model.at("head.transform.weight"), model.at("head.transform.bias"));
+    gelu(features);
+    features = norm(features, model, "head.transform.norm", config);
+  }
+  const Values logits =
+      linear(features, model.at(output),
+             bias_of(model, "head.output.bias", static_cast<std::size_t>(config.vocabulary)));
   const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
   double sum = 0;
   for (std::size_t row = 0; row < targets.size(); ++row) {
@@ -215,7 +231,7 @@ inline double loss(const Values& x, const Model& model, const std::vector<std::i
 }
 
 inline Values embedding(const Model& model, const std::vector<std::int32_t>& tokens,
-                        const GptConfig& config) {
+                        const GptConfig& config, const std::vector<std::int32_t>& types = {}) {
   const auto h = static_cast<std::size_t>(config.hidden);
   const auto sequence = static_cast<std::size_t>(config.sequence);
   Values x;
@@ -225,6 +241,8 @@ inline Values embedding(const Model& model, const std::vector<std::int32_t>& tok
           model.at("embedding.token.weight")[static_cast<std::size_t>(tokens[row]) * h + i]);
       if (config.position_embedding_type == PositionEmbedding::learned_absolute)
         x.back() += model.at("embedding.position.weight")[row % sequence * h + i];
+      if (config.architecture == Architecture::encoder)
+        x.back() += model.at("embedding.type.weight")[static_cast<std::size_t>(types[row]) * h + i];
     }
   }
   return x;
@@ -232,11 +250,12 @@ inline Values embedding(const Model& model, const std::vector<std::int32_t>& tok
 
 inline double gpt(const Model& model, const std::vector<std::int32_t>& tokens,
                   const std::vector<std::int32_t>& targets, const GptConfig& config,
-                  const Draw& draw) {
-  Values x = embedding(model, tokens, config);
+                  const Draw& draw, const std::vector<std::int32_t>& types = {},
+                  const std::vector<std::int32_t>& lengths = {}) {
+  Values x = embedding(model, tokens, config, types);
   drop(x, "embedding", config, draw);
   for (int i = 0; i < config.layers; ++i)
-    x = block(x, model, "blocks." + std::to_string(i), config, draw);
+    x = block(x, model, "blocks." + std::to_string(i), config, draw, lengths);
   return loss(x, model, targets, config);
 }
 

@@ -159,6 +159,11 @@ inline GptConfig llama(GptConfig config) {
   return config;
 }
 
+inline GptConfig bert(GptConfig config) {
+  config.architecture = Architecture::encoder;
+  return config;
+}
+
 // For a single layer: random weights large enough that attention is far from uniform.
 inline Initializer large_values(unsigned seed) {
   return {.seed = seed,

@@ -21,6 +21,7 @@ T parse(const std::string& text) {
   if constexpr (std::is_same_v<T, layers::Normalization>) return layers::normalization(text);
   if constexpr (std::is_same_v<T, layers::PositionEmbedding>)
     return layers::position_embedding_type(text);
+  if constexpr (std::is_same_v<T, layers::Architecture>) return layers::architecture(text);
   if constexpr (std::is_same_v<T, layers::RecomputeGranularity>)
     return layers::recompute_granularity(text);
   if constexpr (std::is_same_v<T, layers::RecomputeMethod>) return layers::recompute_method(text);

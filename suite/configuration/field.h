@@ -43,8 +43,9 @@ class Field {
   std::variant<bool*, int*, std::int64_t*, std::uint64_t*, double*, std::string*,
                std::optional<bool>*, std::optional<int>*, std::optional<std::int64_t>*,
                std::array<double, 2>*, machine::Dtype*, machine::Transport*, layers::Normalization*,
-               layers::PositionEmbedding*, layers::RecomputeGranularity*, layers::RecomputeMethod*,
-               layers::CpCommType*, layers::SequenceOrder*, zero::OffloadDevice*>
+               layers::PositionEmbedding*, layers::Architecture*, layers::RecomputeGranularity*,
+               layers::RecomputeMethod*, layers::CpCommType*, layers::SequenceOrder*,
+               zero::OffloadDevice*>
       at_;
 };
 

@@ -1,4 +1,5 @@
-// Keys of the model: Megatron-LM's arguments.
+// Keys of the model: Megatron-LM's arguments, and --architecture, which Megatron-LM selects by the
+// name of its script.
 
 #include "suite/configuration/keys.h"
 #include "suite/configuration/models.h"
@@ -47,6 +48,7 @@ std::vector<Key> model_keys() {
              return c.model.max_position_embeddings == 0 ||
                     c.model.max_position_embeddings == c.model.sequence;
            }},
+      row("--architecture", "", AT(model.architecture), {.choices = {"decoder", "encoder"}}),
       row("--swiglu", "", AT(model.swiglu)),
       row("--disable-bias-linear", "", AT(model.disable_bias_linear)),
       row("--untie-embeddings-and-output-weights", "",

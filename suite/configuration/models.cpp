@@ -28,8 +28,14 @@ layers::GptConfig llama(layers::GptConfig shape, int ffn_hidden_size, int num_qu
   return shape;
 }
 
+layers::GptConfig bert(layers::GptConfig shape) {
+  shape.architecture = layers::Architecture::encoder;
+  return shape;
+}
+
 const std::vector<NamedModel>& models() {
   constexpr int bytes = Corpus::vocabulary;
+  constexpr int bytes_and_mask = 384;  // the mask is the last token (trainer/masked_tokens.h)
   static const std::vector<NamedModel> table{
       {"tiny", {.layers = 2, .hidden = 32, .heads = 4, .vocabulary = bytes, .sequence = 32}},
       {"small", {.layers = 4, .hidden = 64, .heads = 4, .vocabulary = bytes, .sequence = 64}},
@@ -37,6 +43,12 @@ const std::vector<NamedModel>& models() {
        {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 50257, .sequence = 1024}},
       {"gpt2_1558m",
        {.layers = 48, .hidden = 1600, .heads = 25, .vocabulary = 50257, .sequence = 1024}},
+      {"bert_tiny",
+       bert({.layers = 2, .hidden = 32, .heads = 4, .vocabulary = bytes_and_mask, .sequence = 32})},
+      {"bert_base",
+       bert({.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522, .sequence = 512})},
+      {"bert_large",
+       bert({.layers = 24, .hidden = 1024, .heads = 16, .vocabulary = 30522, .sequence = 512})},
       {"llama_tiny",
        llama({.layers = 2, .hidden = 32, .heads = 8, .vocabulary = bytes, .sequence = 32}, 96, 4)},
       {"llama2_7b",

@@ -4,6 +4,8 @@
 //   tiny, small            tests
 //   gpt2_124m, gpt2_1558m  Radford et al. 2019
 //   gpt3_175b              Brown et al. 2020, arXiv:2005.14165
+//   bert_tiny              BERT's parts, for tests
+//   bert_base, bert_large  Devlin et al. 2019, arXiv:1810.04805
 //   llama_tiny             Llama's parts, for tests
 //   llama2_7b, _13b, _70b  Touvron et al. 2023, arXiv:2307.09288
 

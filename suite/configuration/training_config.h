@@ -149,6 +149,8 @@ struct TrainingConfig {
   std::int64_t tokens() const { return std::int64_t{batch.global_batch_size} * model.sequence; }
   // Ranks that hold the same parameters, over which gradients are reduced and ZeRO shards.
   int shards() const { return degrees.dp * degrees.cp; }
+  // Whether the number of tokens that count differs between ranks and steps.
+  bool counts_tokens() const { return uneven_tokens || model.encoder(); }
   int own_sequence() const { return model.sequence / degrees.cp; }  // positions on a rank of cp
   machine::Dtype gradient_dtype() const;  // in which gradients are added up
   // Throws std::invalid_argument if the values do not support the dtypes of gradients.

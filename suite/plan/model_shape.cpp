@@ -35,6 +35,13 @@ double positions(const Model& model) {
   return static_cast<double>(rows) * static_cast<double>(model.hidden);
 }
 
+// An encoder's token types, and the hidden layer of its head.
+double encoder_ends(const Model& model) {
+  if (!model.encoder()) return 0;
+  const auto h = static_cast<double>(model.hidden);
+  return 2 * h + h * h + h + norm(model);
+}
+
 }  // namespace
 
 double parameters_of(const Model& model) {
@@ -42,8 +49,9 @@ double parameters_of(const Model& model) {
   const Counts each = layer(model);
   const double table = static_cast<double>(model.tokens) * static_cast<double>(model.hidden) *
                        (model.untie_embeddings_and_output_weights ? 2 : 1);
+  const double bias = model.encoder() ? static_cast<double>(model.tokens) : 0;
   return static_cast<double>(model.layers) * (each.cut + each.whole) + table + positions(model) +
-         norm(model);
+         norm(model) + encoder_ends(model) + bias;
 }
 
 double parameters_of_rank(const Model& model, const machine::Degrees& degrees) {

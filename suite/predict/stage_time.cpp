@@ -35,7 +35,8 @@ class Layer {
         head(config.model.head()),
         dropout_(config.model.hidden_dropout > 0),
         score_dropout_(config.model.attention_dropout > 0),
-        flash_(config.activations.use_flash_attn) {}
+        flash_(config.activations.use_flash_attn),
+        causal_(!config.model.encoder()) {}
 
   Seconds forward() const {
     Seconds out;
@@ -92,9 +93,9 @@ class Layer {
   // Core attention. work: in units of forward; gemms: products with stored scores.
   double core(double work, double gemms, double bytes) const {
     const double batches = n / s * heads;
-    if (flash_) {  // only the causal half, and no scores in memory
-      const Gemm half{s / 2, s, head, 2 * batches * work};
-      return gemm_s(gpu_, half, dtype_) + gpu_.kernel_s;
+    if (flash_) {  // of a decoder only the causal half, and no scores in memory
+      const Gemm seen{causal_ ? s / 2 : s, s, head, 2 * batches * work};
+      return gemm_s(gpu_, seen, dtype_) + gpu_.kernel_s;
     }
     return gemms / 2 *
                (gemm_s(gpu_, {s, s, head, batches}, dtype_) +
@@ -111,7 +112,7 @@ class Layer {
   const Software& software_;
   machine::Dtype dtype_;
   double E, t, c, s, n, h, qkv, inner, f, heads, head;
-  bool dropout_, score_dropout_, flash_;
+  bool dropout_, score_dropout_, flash_, causal_;
 };
 
 void add_ends(const TrainingConfig& config, const Gpu& gpu, bool first, bool last,

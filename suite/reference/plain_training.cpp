@@ -45,6 +45,28 @@ double normal(std::uint64_t key, std::int64_t i) {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
+// GELU in its tanh form.
+Rows gelu(const Rows& inner) {
+  Rows active(inner.size());
+  for (std::size_t i = 0; i < active.size(); ++i) {
+    const double x = inner[i];
+    const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+    active[i] = 0.5 * x * (1 + std::tanh(u));
+  }
+  return active;
+}
+
+Rows gelu_backward(const Rows& inner, const Rows& d_active) {
+  Rows d_inner(inner.size());
+  for (std::size_t i = 0; i < d_inner.size(); ++i) {
+    const double x = inner[i], c = std::sqrt(2 / std::numbers::pi);
+    const double t = std::tanh(c * (x + 0.044715 * x * x * x));
+    d_inner[i] =
+        d_active[i] * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x));
+  }
+  return d_inner;
+}
+
 void add(Rows& to, const Rows& from) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
@@ -53,14 +75,15 @@ void add(Rows& to, const Rows& from) {
 
 // The inputs and results of one block's forward for one sequence.
 struct Training::Block {
+  std::int64_t length = 0;  // of the sequence without padding
   Rows x, norm1, qkv, probabilities, weights, context, residual, norm2, inner, active, y;
 };
 
 double Model::flops(std::int64_t tokens) const {
   const double block = static_cast<double>(hidden) * (qkv() + hidden + (swiglu ? 3.0 : 2.0) * ffn);
-  const double attention = static_cast<double>(hidden) * sequence;
-  return 6.0 * static_cast<double>(tokens) *
-         (layers * (block + attention) + static_cast<double>(hidden) * table_rows);
+  const double attention = static_cast<double>(hidden) * sequence * (encoder ? 2 : 1);
+  const double head = static_cast<double>(hidden) * (table_rows + (encoder ? hidden : 0));
+  return 6.0 * static_cast<double>(tokens) * (layers * (block + attention) + head);
 }
 
 Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
@@ -70,6 +93,7 @@ Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
   const std::int64_t hidden = model.hidden;
   declare("embedding.token.weight", model.table_rows * hidden, 0, weight, true);
   if (!model.rotary) declare("embedding.position.weight", model.sequence * hidden, 0, weight, true);
+  if (model.encoder) declare("embedding.type.weight", 2 * hidden, 0, weight, true);
   for (int i = 0; i < model.layers; ++i) {
     const std::string block = "blocks." + std::to_string(i);
     declare_norm(block + ".norm1");
@@ -80,6 +104,12 @@ Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
     declare_linear(block + ".mlp.fc2", hidden, model.ffn, residual);
   }
   declare_norm("head.norm");
+  if (model.encoder) {
+    declare("head.transform.weight", hidden * hidden, 0, weight, true);
+    declare("head.transform.bias", hidden, 0, 0.1, false);
+    declare_norm("head.transform.norm");
+    declare("head.output.bias", model.table_rows, 0, 0.1, false);
+  }
   if (!model.tied) declare("head.output.weight", model.table_rows * hidden, 0, weight, true);
 }
 
@@ -170,9 +200,9 @@ Rows Training::norm_backward(const std::string& name, const Rows& x, const Rows&
 
 Rows Training::linear(const std::string& name, const Rows& x, int in, int out) const {
   Rows y = times_transposed(x, parameters_.at(name + ".weight").value, model_.sequence, in, out);
-  if (!model_.biases) return y;
-  const Rows& bias = parameters_.at(name + ".bias").value;
-  for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias[i % index(out)];
+  const auto bias = parameters_.find(name + ".bias");
+  if (bias == parameters_.end()) return y;
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias->second.value[i % index(out)];
   return y;
 }
 
@@ -182,9 +212,9 @@ Rows Training::linear_backward(const std::string& name, const Rows& x, const Row
   Rows d_x(x.size());
   add_product(d_x, d_y, out, 1, weight.value, model_.sequence, out, in);
   add_product(weight.gradient, d_y, 1, out, x, out, model_.sequence, in);
-  if (!model_.biases) return d_x;
-  Rows& bias = parameters_.at(name + ".bias").gradient;
-  for (std::size_t i = 0; i < d_y.size(); ++i) bias[i % index(out)] += d_y[i];
+  const auto bias = parameters_.find(name + ".bias");
+  if (bias == parameters_.end()) return d_x;
+  for (std::size_t i = 0; i < d_y.size(); ++i) bias->second.gradient[i % index(out)] += d_y[i];
   return d_x;
 }
 
@@ -206,6 +236,10 @@ void Training::rotate(Rows& qkv, double direction) const {
     }
 }
 
+std::int64_t Training::keys(const Block& block, std::int64_t query) const {
+  return model_.encoder ? block.length : query + 1;
+}
+
 void Training::attend(const std::string& name, std::int64_t sequence_index, Block& block) const {
   const int head = model_.head(), shared = model_.heads / model_.groups, length = model_.sequence;
   const std::int64_t width = model_.qkv();
@@ -222,12 +256,12 @@ void Training::attend(const std::string& name, std::int64_t sequence_index, Bloc
     for (int i = 0; i < length; ++i) {
       double* const p = block.probabilities.data() + row_of(h, i);
       double largest = -INFINITY, sum = 0;
-      for (int j = 0; j <= i; ++j) {
+      for (int j = 0; j < keys(block, i); ++j) {
         for (int d = 0; d < head; ++d) p[j] += scale * q[i * width + d] * k[j * width + d];
         largest = std::max(largest, p[j]);
       }
-      for (int j = 0; j <= i; ++j) sum += p[j] = std::exp(p[j] - largest);
-      for (int j = 0; j <= i; ++j) p[j] /= sum;
+      for (int j = 0; j < keys(block, i); ++j) sum += p[j] = std::exp(p[j] - largest);
+      for (int j = 0; j < keys(block, i); ++j) p[j] /= sum;
     }
   }
   block.weights = block.probabilities;
@@ -237,7 +271,7 @@ void Training::attend(const std::string& name, std::int64_t sequence_index, Bloc
     const double* const v =
         block.qkv.data() + (h / shared * (shared + 2) + shared + 1) * std::int64_t{head};
     for (int i = 0; i < length; ++i)
-      for (int j = 0; j <= i; ++j)
+      for (int j = 0; j < keys(block, i); ++j)
         for (int d = 0; d < head; ++d)
           block.context[index(std::int64_t{i} * model_.hidden + h * head + d)] +=
               block.weights[row_of(h, i) + index(j)] * v[j * width + d];
@@ -253,7 +287,7 @@ Rows Training::attend_backward(const std::string& name, std::int64_t sequence_in
   for (int h = 0; h < model_.heads; ++h) {
     const std::int64_t value = (h / shared * (shared + 2) + shared + 1) * std::int64_t{head};
     for (int i = 0; i < length; ++i)
-      for (int j = 0; j <= i; ++j) {
+      for (int j = 0; j < keys(block, i); ++j) {
         const std::size_t at = index((std::int64_t{h} * length + i) * length + j);
         for (int d = 0; d < head; ++d) {
           const double gradient = d_context[index(std::int64_t{i} * model_.hidden + h * head + d)];
@@ -270,8 +304,9 @@ Rows Training::attend_backward(const std::string& name, std::int64_t sequence_in
     for (int i = 0; i < length; ++i) {
       const std::size_t row = index((std::int64_t{h} * length + i) * length);
       double sum = 0;
-      for (int j = 0; j <= i; ++j) sum += d_p[row + index(j)] * block.probabilities[row + index(j)];
-      for (int j = 0; j <= i; ++j) {
+      for (int j = 0; j < keys(block, i); ++j)
+        sum += d_p[row + index(j)] * block.probabilities[row + index(j)];
+      for (int j = 0; j < keys(block, i); ++j) {
         const double d_score =
             scale * block.probabilities[row + index(j)] * (d_p[row + index(j)] - sum);
         for (int d = 0; d < head; ++d) {
@@ -284,47 +319,37 @@ Rows Training::attend_backward(const std::string& name, std::int64_t sequence_in
   return d_qkv;
 }
 
-// GELU in its tanh form, or SwiGLU of (gate, up).
+// GELU, or SwiGLU of (gate, up).
 Rows Training::activate(const Rows& inner) const {
+  if (!model_.swiglu) return gelu(inner);
   const auto ffn = index(model_.ffn);
-  Rows active(index(model_.sequence) * ffn);
+  Rows active(inner.size() / 2);
   for (std::size_t i = 0; i < active.size(); ++i) {
-    if (model_.swiglu) {
-      const double gate = inner[i / ffn * 2 * ffn + i % ffn];
-      active[i] = gate * sigmoid(gate) * inner[i / ffn * 2 * ffn + ffn + i % ffn];
-    } else {
-      const double x = inner[i];
-      const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-      active[i] = 0.5 * x * (1 + std::tanh(u));
-    }
+    const double gate = inner[i / ffn * 2 * ffn + i % ffn];
+    active[i] = gate * sigmoid(gate) * inner[i / ffn * 2 * ffn + ffn + i % ffn];
   }
   return active;
 }
 
 Rows Training::activate_backward(const Rows& inner, const Rows& d_active) const {
+  if (!model_.swiglu) return gelu_backward(inner, d_active);
   const auto ffn = index(model_.ffn);
   Rows d_inner(inner.size());
   for (std::size_t i = 0; i < d_active.size(); ++i) {
-    if (model_.swiglu) {
-      const std::size_t at = i / ffn * 2 * ffn + i % ffn;
-      const double gate = inner[at], s = sigmoid(gate);
-      d_inner[at] = d_active[i] * inner[at + ffn] * s * (1 + gate * (1 - s));
-      d_inner[at + ffn] = d_active[i] * gate * s;
-    } else {
-      const double x = inner[i], c = std::sqrt(2 / std::numbers::pi);
-      const double t = std::tanh(c * (x + 0.044715 * x * x * x));
-      d_inner[i] =
-          d_active[i] * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x));
-    }
+    const std::size_t at = i / ffn * 2 * ffn + i % ffn;
+    const double gate = inner[at], s = sigmoid(gate);
+    d_inner[at] = d_active[i] * inner[at + ffn] * s * (1 + gate * (1 - s));
+    d_inner[at + ffn] = d_active[i] * gate * s;
   }
   return d_inner;
 }
 
 Training::Block Training::forward(const std::string& name, std::int64_t sequence_index,
-                                  const Rows& x) const {
+                                  std::int64_t keys, const Rows& x) const {
   const int hidden = model_.hidden, inner = (model_.swiglu ? 2 : 1) * model_.ffn;
   const std::int64_t first = sequence_index * model_.sequence * hidden;
   Block block;
+  block.length = keys;
   block.x = x;
   block.norm1 = norm(name + ".norm1", x);
   block.qkv = linear(name + ".attention.qkv", block.norm1, hidden, model_.qkv());
@@ -369,7 +394,7 @@ Rows Training::backward(const std::string& name, std::int64_t sequence_index, co
 }
 
 double Training::train(std::int64_t sequence_index, const std::int32_t* tokens,
-                       const std::int32_t* targets) {
+                       const std::int32_t* targets, const std::int32_t* types, std::int64_t keys) {
   const std::int64_t length = model_.sequence, hidden = model_.hidden, rows = model_.table_rows;
   Parameter& table = parameters_.at("embedding.token.weight");
   Parameter& output = model_.tied ? table : parameters_.at("head.output.weight");
@@ -377,6 +402,9 @@ double Training::train(std::int64_t sequence_index, const std::int32_t* tokens,
   for (std::int64_t i = 0; i < length * hidden; ++i) {
     x[index(i)] = table.value[index(tokens[i / hidden] * hidden + i % hidden)];
     if (!model_.rotary) x[index(i)] += parameters_.at("embedding.position.weight").value[index(i)];
+    if (model_.encoder)
+      x[index(i)] += parameters_.at("embedding.type.weight")
+                         .value[index(types[i / hidden] * hidden + i % hidden)];
   }
   const std::int64_t first = sequence_index * length * hidden;
   drop("embedding.dropout", model_.hidden_dropout, first, x);
@@ -384,10 +412,19 @@ double Training::train(std::int64_t sequence_index, const std::int32_t* tokens,
   std::vector<Block> blocks;
   for (int i = 0; i < model_.layers; ++i)
     blocks.push_back(
-        forward("blocks." + std::to_string(i), sequence_index, i == 0 ? x : blocks.back().y));
+        forward("blocks." + std::to_string(i), sequence_index, keys, i == 0 ? x : blocks.back().y));
   const Rows& last = blocks.back().y;
   const Rows normed = norm("head.norm", last);
-  Rows logits = times_transposed(normed, output.value, length, hidden, rows);
+  Rows inner, active, features = normed;
+  if (model_.encoder) {
+    inner = linear("head.transform", normed, model_.hidden, model_.hidden);
+    active = gelu(inner);
+    features = norm("head.transform.norm", active);
+  }
+  Rows logits = times_transposed(features, output.value, length, hidden, rows);
+  if (model_.encoder)
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      logits[i] += parameters_.at("head.output.bias").value[i % index(rows)];
 
   double loss = 0;
   for (std::int64_t i = 0; i < length; ++i) {
@@ -405,7 +442,14 @@ double Training::train(std::int64_t sequence_index, const std::int32_t* tokens,
 
   Rows d_normed(normed.size());
   add_product(d_normed, logits, rows, 1, output.value, length, rows, hidden);
-  add_product(output.gradient, logits, 1, rows, normed, rows, length, hidden);
+  add_product(output.gradient, logits, 1, rows, features, rows, length, hidden);
+  if (model_.encoder) {
+    Rows& bias = parameters_.at("head.output.bias").gradient;
+    for (std::size_t i = 0; i < logits.size(); ++i) bias[i % index(rows)] += logits[i];
+    const Rows d_active = norm_backward("head.transform.norm", active, d_normed);
+    d_normed = linear_backward("head.transform", normed, gelu_backward(inner, d_active),
+                               model_.hidden, model_.hidden);
+  }
   Rows d_x = norm_backward("head.norm", last, d_normed);
   for (int i = model_.layers - 1; i >= 0; --i)
     d_x = backward("blocks." + std::to_string(i), sequence_index, blocks[index(i)], d_x);
@@ -414,6 +458,9 @@ double Training::train(std::int64_t sequence_index, const std::int32_t* tokens,
     table.gradient[index(tokens[i / hidden] * hidden + i % hidden)] += d_x[index(i)];
     if (!model_.rotary)
       parameters_.at("embedding.position.weight").gradient[index(i)] += d_x[index(i)];
+    if (model_.encoder)
+      parameters_.at("embedding.type.weight")
+          .gradient[index(types[i / hidden] * hidden + i % hidden)] += d_x[index(i)];
   }
   return loss;
 }
@@ -425,7 +472,9 @@ Step Training::step(const Batch& batch, double learning_rate, bool skip) {
   double counted = 0;
   for (std::size_t at = 0; at < batch.tokens.size(); at += length) {
     step.loss += train((batch.first_token + static_cast<std::int64_t>(at)) / model_.sequence,
-                       batch.tokens.data() + at, batch.targets.data() + at);
+                       batch.tokens.data() + at, batch.targets.data() + at,
+                       model_.encoder ? batch.types.data() + at : nullptr,
+                       model_.encoder ? batch.lengths[at / length] : model_.sequence);
     for (std::size_t i = 0; i < length; ++i) counted += batch.targets[at + i] >= 0;
   }
   step.loss /= counted;
@@ -437,36 +486,6 @@ Step Training::step(const Batch& batch, double learning_rate, bool skip) {
   step.factor = (clips ? rule_.largest_norm / step.gradient_norm : 1) / counted;
   if (!skip) update(step.factor, learning_rate);
   return step;
-}
-
-void Training::update(double factor, double learning_rate) {
-  ++updates_;
-  const auto step = static_cast<double>(updates_);
-  using enum Rule::Kind;
-  for (auto& [name, parameter] : parameters_) {
-    const double decay = parameter.decays ? rule_.decay : 0;
-    for (std::size_t i = 0; i < parameter.value.size(); ++i) {
-      double& value = parameter.value[i];
-      double& first = parameter.first_moment[i];
-      double& second = parameter.second_moment[i];
-      double g = factor * parameter.gradient[i];
-      if (rule_.kind != adamw) g += decay * value;
-      double change = g;
-      if (rule_.kind == sgd) {
-        change = first = rule_.momentum * first + g;
-      } else if (rule_.kind == rmsprop) {
-        second = rule_.smoothing * second + (1 - rule_.smoothing) * g * g;
-        change = g / (std::sqrt(second) + rule_.epsilon);
-      } else {
-        first = rule_.beta1 * first + (1 - rule_.beta1) * g;
-        second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
-        change = first / (1 - std::pow(rule_.beta1, step)) /
-                 (std::sqrt(second / (1 - std::pow(rule_.beta2, step))) + rule_.epsilon);
-        if (rule_.kind == adamw) change += decay * value;
-      }
-      value -= learning_rate * change;
-    }
-  }
 }
 
 }  // namespace suite::plain

@@ -1,13 +1,14 @@
 #pragma once
-// Training of a GPT or Llama model, implemented a second time: plain loops in double over whole
-// matrices, one sequence after the other. It judges the training step, so it includes nothing of
-// layers, zero and the trainer; both sides only draw the same random numbers.
+// Training of a GPT, Llama or BERT model, implemented a second time: plain loops in double over
+// whole matrices, one sequence after the other. It judges the training step, so it includes nothing
+// of layers, zero and the trainer; both sides only draw the same random numbers.
 //
 //   plain::Training training(model, rule, seed);
 //   const plain::Step step = training.step(batch, rate, /*skip=*/false);
 //
 // The mathematics, with the papers that define it:
-//   model       Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971
+//   model       Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971; Devlin et al. 2019,
+//               arXiv:1810.04805, with norms first (Shoeybi et al. 2019, arXiv:1909.08053)
 //   loss        cross-entropy, summed over the tokens that have a target; the softmax ignores rows
 //               of the table that are padding
 //   gradient    of the sum, divided once by the number of those tokens in the whole step
@@ -27,6 +28,7 @@ struct Model {
   int layers = 0, hidden = 0, heads = 0, groups = 0;  // groups: heads of keys and values
   int table_rows = 0, vocabulary = 0;                 // vocabulary: rows that are tokens
   int sequence = 0, ffn = 0;
+  bool encoder = false;  // BERT: attention to all keys, token types, a hidden layer in the head
   bool rms_norm = false, swiglu = false, rotary = false, biases = true, tied = true;
   double epsilon = 1e-5, rotary_base = 10000, hidden_dropout = 0, attention_dropout = 0;
 
@@ -48,6 +50,8 @@ struct Rule {
 struct Batch {
   std::vector<std::int32_t> tokens, targets;  // [sequences, sequence]; a negative target: none
   std::int64_t first_token = 0;               // number of tokens in earlier steps
+  // Of an encoder: the type of each token, and each sequence's length without padding.
+  std::vector<std::int32_t> types{}, lengths{};
 };
 
 struct Parameter {
@@ -92,17 +96,19 @@ class Training {
   Rows linear(const std::string& name, const Rows& x, int in, int out) const;
   Rows linear_backward(const std::string& name, const Rows& x, const Rows& d_y, int in, int out);
   void rotate(Rows& qkv, double direction) const;
+  std::int64_t keys(const Block& block, std::int64_t query) const;  // the number that it sees
   void attend(const std::string& name, std::int64_t sequence_index, Block& block) const;
   Rows attend_backward(const std::string& name, std::int64_t sequence_index, const Block& block,
                        const Rows& d_context) const;
   Rows activate(const Rows& inner) const;
   Rows activate_backward(const Rows& inner, const Rows& d_active) const;
-  Block forward(const std::string& name, std::int64_t sequence_index, const Rows& x) const;
+  Block forward(const std::string& name, std::int64_t sequence_index, std::int64_t keys,
+                const Rows& x) const;
   Rows backward(const std::string& name, std::int64_t sequence_index, const Block& block,
                 const Rows& d_y);
   // Returns the loss of a sequence and adds its gradients.
-  double train(std::int64_t sequence_index, const std::int32_t* tokens,
-               const std::int32_t* targets);
+  double train(std::int64_t sequence_index, const std::int32_t* tokens, const std::int32_t* targets,
+               const std::int32_t* types, std::int64_t keys);
   void update(double factor, double learning_rate);
 
   Model model_;

@@ -93,7 +93,7 @@ collectives::CallsCost cost_of_calls(const Trainer& trainer) {
        zero::expected_calls(config.zero.stage, trainer.plan(), trainer.states().layout(), options,
                             passes_of(trainer)))
     add(calls, zero::asked_algorithm(calls, options));
-  if (config.uneven_tokens)
+  if (config.counts_tokens())
     add({"dp", machine::Operation::all_reduce, machine::Dtype::float64, config.shards(), 1});
   return cost;
 }

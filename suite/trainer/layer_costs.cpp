@@ -54,12 +54,13 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
   const std::vector<std::int32_t> zeros(tokens);
   stream.copy(words.data(), zeros.data(), words.bytes());
   const auto* word = static_cast<const std::int32_t*>(words.data());
+  const layers::TokenBatch batch{word, word, config.batch.micro_batch_size, {config.seed, 0}, word};
 
   std::array<double, passes + 1> seconds{};
   for (double& pass : seconds) {
     stream.synchronize();
     const double begin = machine::steady_s();
-    stage.forward(0, {word, word, config.batch.micro_batch_size, {config.seed, 0}}, in, out);
+    stage.forward(0, batch, in, out);
     stage.backward(0, d_out, d_in);
     stream.synchronize();
     pass = machine::steady_s() - begin;

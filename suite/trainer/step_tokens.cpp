@@ -3,12 +3,21 @@
 #include <algorithm>
 
 #include "machine/device/random.h"
+#include "suite/trainer/masked_tokens.h"
 
 namespace suite {
 namespace {
 
 std::size_t tokens_of_rank(const TrainingConfig& config) {
   return static_cast<std::size_t>(config.tokens() / config.shards());
+}
+
+// Numbers of a rank in a step: tokens and targets, and of an encoder types and lengths.
+std::size_t numbers_of_rank(const TrainingConfig& config) {
+  const std::size_t tokens = tokens_of_rank(config);
+  return config.model.encoder()
+             ? 3 * tokens + tokens / static_cast<std::size_t>(config.own_sequence())
+             : 2 * tokens;
 }
 
 }  // namespace
@@ -26,22 +35,25 @@ StepTokens::StepTokens(const TrainingConfig& config, const Corpus& corpus, int d
       dp_rank_(dp_rank),
       positions_(
           config.context.placement(config.model.sequence, config.degrees.cp).segments(cp_rank)),
-      whole_(2 * static_cast<std::size_t>(config.model.sequence)) {}
+      whole_(3 * static_cast<std::size_t>(config.model.sequence)) {}
+
+std::size_t StepTokens::types() const { return 2 * tokens_of_rank(config_); }
+std::size_t StepTokens::lengths() const { return 3 * tokens_of_rank(config_); }
 
 void StepTokens::allocate(machine::Device& device) {
   device_ = &device;
-  const std::size_t count = 2 * tokens_of_rank(config_), bytes = count * sizeof(std::int32_t);
+  const std::size_t count = numbers_of_rank(config_), bytes = count * sizeof(std::int32_t);
   host_ = machine::make_host_device_beside(device);
   drawn_memory_ = host_->allocate(bytes, machine::Category::buffers);
   drawn_ = {static_cast<std::int32_t*>(drawn_memory_.data()), count};
   tokens_ = device.allocate(bytes, machine::Category::buffers);
-  if (config_.uneven_tokens)
+  if (config_.counts_tokens())
     counted_ = machine::Tensor(device, machine::Dtype::float64, {1}, machine::Category::buffers);
 }
 
 std::size_t StepTokens::bytes(const TrainingConfig& config) {
-  return 2 * tokens_of_rank(config) * sizeof(std::int32_t) +
-         (config.uneven_tokens ? sizeof(double) : 0);
+  return numbers_of_rank(config) * sizeof(std::int32_t) +
+         (config.counts_tokens() ? sizeof(double) : 0);
 }
 
 void StepTokens::draw(std::int64_t step) {
@@ -52,10 +64,12 @@ void StepTokens::draw(std::int64_t step) {
   const int of_a_rank = config_.batch.global_batch_size / config_.degrees.dp;
   first_ = static_cast<std::uint64_t>(step * config_.batch.global_batch_size +
                                       std::int64_t{dp_rank_} * of_a_rank);
-  const std::size_t half = drawn_.size() / 2;
+  const std::size_t half = tokens_of_rank(config_);
+  const bool encoder = config_.model.encoder();
   double mine = 0;
   for (std::size_t i = 0; i < half / own; ++i) {
     corpus_.draw(config_.seed, first_ + i, sequence, whole_.data(), whole_.data() + length);
+    if (encoder) drawn_[lengths() + i] = mask(i);
     if (config_.uneven_tokens) ignore_tail(step, i);
     std::int32_t* token = drawn_.data() + i * own;
     for (const layers::Segment& segment : positions_)
@@ -63,10 +77,11 @@ void StepTokens::draw(std::int64_t step) {
         const auto position = static_cast<std::size_t>(segment.global + at * segment.stride);
         token[0] = whole_[position];
         token[half] = whole_[length + position];
+        if (encoder) token[2 * half] = whole_[2 * length + position];
         mine += token[half] >= 0;
       }
   }
-  if (config_.uneven_tokens) from_doubles(counted_, {mine});
+  if (config_.counts_tokens()) from_doubles(counted_, {mine});
   device_->stream().copy(tokens_.data(), drawn_.data(), tokens_.bytes());
   copied_ = device_->stream().record();
 }
@@ -76,18 +91,34 @@ void StepTokens::ignore_tail(std::int64_t step, std::size_t index) {
   const auto first = static_cast<int>(static_cast<std::int64_t>(first_) - step * sequences);
   const int counted = counted_tokens(config_.seed, step, first + static_cast<int>(index), sequences,
                                      config_.model.sequence);
-  std::fill(whole_.begin() + config_.model.sequence + counted, whole_.end(), -1);
+  const auto targets = whole_.begin() + config_.model.sequence;
+  std::fill(targets + counted, targets + config_.model.sequence, -1);
+}
+
+int StepTokens::mask(std::size_t index) {
+  const TrainingConfig::Model& model = config_.model;
+  const auto length = static_cast<std::size_t>(model.sequence);
+  const std::span<std::int32_t> whole(whole_);
+  return mask_tokens(config_.seed, first_ + index,
+                     model.tokens > 0 ? model.tokens : model.vocabulary,
+                     {whole.first(length), whole.subspan(length, length), whole.last(length)});
 }
 
 layers::TokenBatch StepTokens::batch(int micro_batch) const {
   const int rows = config_.batch.micro_batch_size;
   const std::int64_t sequences = micro_batch * std::int64_t{rows};
-  const auto* drawn =
-      static_cast<const std::int32_t*>(tokens_.data()) + sequences * config_.own_sequence();
-  return {drawn,
-          drawn + drawn_.size() / 2,
-          rows,
-          {config_.seed, (static_cast<std::int64_t>(first_) + sequences) * config_.model.sequence}};
+  const auto* all = static_cast<const std::int32_t*>(tokens_.data());
+  const auto* drawn = all + sequences * config_.own_sequence();
+  layers::TokenBatch batch{
+      drawn,
+      drawn + tokens_of_rank(config_),
+      rows,
+      {config_.seed, (static_cast<std::int64_t>(first_) + sequences) * config_.model.sequence}};
+  if (config_.model.encoder()) {
+    batch.types = drawn + types();
+    batch.lengths = all + lengths() + sequences;
+  }
+  return batch;
 }
 
 }  // namespace suite

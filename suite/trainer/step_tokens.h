@@ -8,7 +8,8 @@
 //
 // Sequences are numbered over all steps; in a step by dp rank, then by micro-batch. A rank of
 // cp has its positions of every sequence. With uneven tokens only the first tokens of a sequence
-// count for the loss.
+// count for the loss. An encoder has masked tokens (masked_tokens.h), the types of the tokens and
+// the lengths of the sequences.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,8 +39,8 @@ class StepTokens {
   void allocate(machine::Device& device);
   void draw(std::int64_t step);
   layers::TokenBatch batch(int micro_batch) const;
-  // Returns the number of this rank's tokens that count, one double, with uneven tokens; else
-  // empty.
+  // Returns the number of this rank's tokens that count, one double, if config.counts_tokens();
+  // else empty.
   const machine::Tensor& counted() const { return counted_; }
 
   static std::size_t bytes(const TrainingConfig& config);  // bytes of the buffers
@@ -47,15 +48,22 @@ class StepTokens {
  private:
   // Removes the targets of the drawn sequence that do not count.
   void ignore_tail(std::int64_t step, std::size_t index);
+  // Makes an encoder's example of the drawn sequence. Returns its length.
+  int mask(std::size_t index);
+  // Where the rank's types and lengths begin in drawn_.
+  std::size_t types() const;
+  std::size_t lengths() const;
 
   const TrainingConfig& config_;
   const Corpus& corpus_;
   int dp_rank_;
   std::vector<layers::Segment> positions_;  // of this rank
-  std::vector<std::int32_t> whole_;         // tokens of one sequence, then its targets
+  std::vector<std::int32_t> whole_;         // one sequence: its tokens, its targets, its types
   machine::Device* device_ = nullptr;
   std::uint64_t first_ = 0;  // first sequence of this rank in this step
-  machine::Memory tokens_;   // int32: all micro-batches' tokens, then their targets
+  // int32: all micro-batches' tokens, then their targets; of an encoder, then the types, and the
+  // lengths of the sequences.
+  machine::Memory tokens_;
   // The same in pinned host memory, so the host does not wait for the copy.
   std::unique_ptr<machine::Device> host_;
   machine::Memory drawn_memory_;

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "suite/trainer/step_tokens.h"
+#include "suite/training_step/plain_reference.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_unit.h"
 
@@ -181,6 +181,18 @@ struct GptStep : StepUnit {
         grids({4}, {1}, {2}, {1}, {2}));
     add(edges, "contexts", Variations{tiny, batch} + over_cp("a2a+p2p", "zigzag"),
         grids({4}, {1}, {1}, {1}, {4}));
+    // Covers an encoder: padding, token types, masked tokens, and the hidden layer of its head.
+    const auto encoder = vary("model", {"bert_tiny"});
+    add(full, "encoders",
+        {encoder, floats, stages, vary("use-flash-attn", {"off", "on"}),
+         vary("sequence-parallel", {"off", "on"}),
+         vary("recompute-granularity", {"none", "selective", "full"})},
+        grids({1, 2, 4, 8}, {1, 2, 4}, {1, 2}, {1, 2, 4}));
+    add(edges, "encoders", {encoder, batch, dropout, vary("zero-stage", {"2"}), rows_cut}, three);
+    add(edges, "encoders",
+        {encoder, in_bfloat16, vary("use-flash-attn", {"on"}), vary("zero-stage", {"3"}),
+         full_recompute, vary("micro-batch-size", {"2"}), vary("uneven-tokens", {"on"})},
+        grids({3}, {1}, {1}, {3}));
     add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
     add({smoke}, "smoke", on_host + Variations{tiny}, tp_and_dp);
     add({smoke}, "smoke", Variations{tiny, batch} + uneven_sgd, tp_and_dp);
@@ -232,7 +244,7 @@ struct GptStep : StepUnit {
       trainer->forward_backward();
       judge.exact(fmt::format("tokens that step {} divides by", step + 1),
                   std::vector{trainer->optimizer_step().divisor()},
-                  std::vector{tokens_that_count(step)});
+                  std::vector{tokens_that_count(config_, corpus_, step)});
       losses_.push_back(trainer->mean_loss());
       trainer->optimizer_step().reduce();
       const bool overflow = gradients_overflow(*trainer, context_.world, context_.group);
@@ -316,16 +328,6 @@ struct GptStep : StepUnit {
       }
       check("value after 10 steps", got.after_all, want.after_all, bound.after_all);
     }
-  }
-
-  // Counted independently of the trainer's own count.
-  double tokens_that_count(int step) const {
-    const int sequences = config_.batch.global_batch_size, length = config_.model.sequence;
-    double all = 0;
-    for (int i = 0; i < sequences; ++i)
-      all +=
-          config_.uneven_tokens ? counted_tokens(config_.seed, step, i, sequences, length) : length;
-    return all;
   }
 
   int trainer_tp_rank() const {

@@ -1,10 +1,12 @@
 #include "suite/training_step/plain_reference.h"
 
 #include <algorithm>
+#include <span>
 #include <variant>
 
 #include "machine/base/error.h"
 #include "suite/reference/plain_training.h"
+#include "suite/trainer/masked_tokens.h"
 #include "suite/trainer/step_tokens.h"
 
 namespace suite {
@@ -29,6 +31,7 @@ plain::Model plain_model(const TrainingConfig& config) {
   plain.swiglu = model.swiglu;
   plain.rotary = model.position_embedding_type == layers::PositionEmbedding::rope;
   plain.biases = !model.disable_bias_linear;
+  plain.encoder = model.architecture == layers::Architecture::encoder;
   plain.tied = !model.untie_embeddings_and_output_weights;
   plain.epsilon = model.layer_norm_epsilon;
   plain.rotary_base = model.rotary_base;
@@ -59,14 +62,24 @@ plain::Batch batch_of(const TrainingConfig& config, const Corpus& corpus, int st
   const int sequences = config.batch.global_batch_size, length = config.model.sequence;
   const int vocabulary = plain_model(config).vocabulary;
   const auto size = static_cast<std::size_t>(sequences) * static_cast<std::size_t>(length);
-  plain::Batch batch{std::vector<std::int32_t>(size), std::vector<std::int32_t>(size),
-                     std::int64_t{step} * sequences * length};
+  plain::Batch batch{std::vector<std::int32_t>(size),
+                     std::vector<std::int32_t>(size),
+                     std::int64_t{step} * sequences * length,
+                     std::vector<std::int32_t>(size),
+                     {}};
   for (int i = 0; i < sequences; ++i) {
     const auto at = static_cast<std::size_t>(i) * static_cast<std::size_t>(length);
-    corpus.draw(config.seed,
-                static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(sequences) +
-                    static_cast<std::uint64_t>(i),
-                length, batch.tokens.data() + at, batch.targets.data() + at);
+    const auto index = static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(sequences) +
+                       static_cast<std::uint64_t>(i);
+    corpus.draw(config.seed, index, length, batch.tokens.data() + at, batch.targets.data() + at);
+    const auto part = [&](std::vector<std::int32_t>& of) {
+      return std::span(of).subspan(at, static_cast<std::size_t>(length));
+    };
+    batch.lengths.push_back(
+        config.model.encoder()
+            ? mask_tokens(config.seed, index, vocabulary,
+                          {part(batch.tokens), part(batch.targets), part(batch.types)})
+            : length);
     for (const std::vector<std::int32_t>* drawn : {&batch.tokens, &batch.targets})
       for (int j = 0; j < length; ++j)
         SHARDMARK_CHECK((*drawn)[at + static_cast<std::size_t>(j)], <, vocabulary);
@@ -79,6 +92,12 @@ plain::Batch batch_of(const TrainingConfig& config, const Corpus& corpus, int st
 }
 
 }  // namespace
+
+double tokens_that_count(const TrainingConfig& config, const Corpus& corpus, int step) {
+  const plain::Batch batch = batch_of(config, corpus, step);
+  return static_cast<double>(
+      std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; }));
+}
 
 std::string why_not_plain(const TrainingConfig& config) {
   if (!config.weights.empty()) return "initial values come from a file";

@@ -13,6 +13,9 @@ namespace suite {
 // Returns why the run is not made by plain loops, or empty.
 std::string why_not_plain(const TrainingConfig& config);
 
+// Returns the number of tokens that count in a step, over all ranks.
+double tokens_that_count(const TrainingConfig& config, const Corpus& corpus, int step);
+
 // Trains reference_steps steps. Parameters have layer 0. Calls `alive` after every step.
 History plain_history(const TrainingConfig& config, const Corpus& corpus,
                       const SkippedSteps& skipped, const std::function<void()>& alive);

@@ -68,6 +68,14 @@ TEST(PlainReference, AgreesWithTheLayersInDouble) {
   const auto nothing = [](TrainingConfig&) {};
   expect_agreement("gpt", tiny("tiny", nothing));
   expect_agreement("llama", tiny("llama_tiny", nothing));
+  expect_agreement("bert", tiny("bert_tiny", nothing));
+  expect_agreement("bert, padded table, dropout, uneven tokens",
+                   tiny("bert_tiny", [](TrainingConfig& c) {
+                     c.model.tokens = 300;
+                     c.model.hidden_dropout = 0.1;
+                     c.model.attention_dropout = 0.2;
+                     c.uneven_tokens = true;
+                   }));
   expect_agreement("dropout, uneven tokens, decay, warm-up", tiny("tiny", [](TrainingConfig& c) {
                      c.model.hidden_dropout = 0.1;
                      c.model.attention_dropout = 0.2;
@@ -131,9 +139,14 @@ TEST(PlainTraining, GradientsAreSlopes) {
   llama.groups = 2;
   llama.rms_norm = llama.swiglu = llama.rotary = true;
   llama.biases = llama.tied = false;
-  const plain::Batch batch{
-      {1, 2, 3, 4, 5, 6, 9, 8, 7, 6, 5, 4}, {2, 3, 4, 5, 6, 7, 8, 7, 6, -1, -1, -1}, 12};
-  for (const plain::Model& model : {gpt, llama}) {
+  const plain::Batch batch{{1, 2, 3, 4, 5, 6, 9, 8, 7, 6, 5, 4},
+                           {2, 3, 4, 5, 6, 7, 8, 7, 6, -1, -1, -1},
+                           12,
+                           {0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1},
+                           {4, 6}};
+  plain::Model bert = gpt;
+  bert.encoder = true;
+  for (const plain::Model& model : {gpt, llama, bert}) {
     plain::Training training(model, {}, 5);
     training.step(batch, 0, true);
     const auto gradients = training.parameters();

@@ -230,6 +230,11 @@ std::vector<double> unscaled_gradient(const Trainer& trainer,
 
 namespace {
 
+// The hidden layer of an encoder's head counts as a layer.
+int layers_of(const TrainingConfig& config) {
+  return config.model.layers + (config.model.encoder() ? 1 : 0);
+}
+
 double forward_epsilon(const TrainingConfig& config, int depth) {
   const auto longest =
       static_cast<double>(std::max({std::int64_t{config.model.inner()},
@@ -240,11 +245,11 @@ double forward_epsilon(const TrainingConfig& config, int depth) {
 }  // namespace
 
 double loss_epsilon(const TrainingConfig& config) {
-  return forward_epsilon(config, config.model.layers + 1);
+  return forward_epsilon(config, layers_of(config) + 1);
 }
 
 double gradient_epsilon(const TrainingConfig& config, int layer) {
-  const int depth = config.model.layers + 1 - layer;
+  const int depth = layers_of(config) + 1 - layer;
   const Dtype sums = config.gradient_dtype();
   const Dtype wire = config.step_options().communication_data_type.value_or(sums);
   double in_sums = 0, on_wire = 0;

@@ -1,0 +1,39 @@
+// The update of plain::Training: the optimizers.
+
+#include <cmath>
+
+#include "suite/reference/plain_training.h"
+
+namespace suite::plain {
+
+void Training::update(double factor, double learning_rate) {
+  ++updates_;
+  const auto step = static_cast<double>(updates_);
+  using enum Rule::Kind;
+  for (auto& [name, parameter] : parameters_) {
+    const double decay = parameter.decays ? rule_.decay : 0;
+    for (std::size_t i = 0; i < parameter.value.size(); ++i) {
+      double& value = parameter.value[i];
+      double& first = parameter.first_moment[i];
+      double& second = parameter.second_moment[i];
+      double g = factor * parameter.gradient[i];
+      if (rule_.kind != adamw) g += decay * value;
+      double change = g;
+      if (rule_.kind == sgd) {
+        change = first = rule_.momentum * first + g;
+      } else if (rule_.kind == rmsprop) {
+        second = rule_.smoothing * second + (1 - rule_.smoothing) * g * g;
+        change = g / (std::sqrt(second) + rule_.epsilon);
+      } else {
+        first = rule_.beta1 * first + (1 - rule_.beta1) * g;
+        second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
+        change = first / (1 - std::pow(rule_.beta1, step)) /
+                 (std::sqrt(second / (1 - std::pow(rule_.beta2, step))) + rule_.epsilon);
+        if (rule_.kind == adamw) change += decay * value;
+      }
+      value -= learning_rate * change;
+    }
+  }
+}
+
+}  // namespace suite::plain

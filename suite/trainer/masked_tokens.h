@@ -1,0 +1,57 @@
+#pragma once
+// The examples on which an encoder trains (Devlin et al. 2019, arXiv:1810.04805, section 3.1), made
+// of a sequence of tokens by a rule that depends only on (seed, index of the sequence, position):
+//
+//   length   from more than half of the sequence to all of it; then padding: token 0, no target
+//   types    0 in the first segment, 1 in the second, 0 in the padding
+//   masked   position 0 and 15 % of the others: 80 % of them become the mask token, 10 % a random
+//            token, 10 % keep their token; their target is the token, others have no target
+//
+// Position 0 has a target, so every sequence counts. The mask is the last token of the vocabulary.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "machine/device/random.h"
+
+namespace suite {
+
+// A sequence's tokens, which are replaced; its targets and types, which are written.
+struct MaskedTokens {
+  std::span<std::int32_t> tokens, targets, types;
+};
+// Returns the length. vocabulary: without the padding of the table.
+inline int mask_tokens(std::uint64_t seed, std::uint64_t index, int vocabulary,
+                       const MaskedTokens& of) {
+  const std::size_t size = of.tokens.size();
+  const auto draw = [&](std::string_view what, std::uint64_t number) {
+    return machine::uniform(machine::random_key(seed, what), number);
+  };
+  // At most `count` - 1.
+  const auto below = [](double drawn, std::size_t count) {
+    return std::min(static_cast<std::size_t>(drawn * static_cast<double>(count)), count - 1);
+  };
+  const std::size_t length = size - below(draw("masked.length", index), (size + 1) / 2);
+  const std::size_t second = length - below(draw("masked.segment", index), length);
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::uint64_t at = index * size + i;
+    std::int32_t& token = of.tokens[i];
+    of.types[i] = i >= second && i < length ? 1 : 0;
+    of.targets[i] = -1;
+    if (i >= length) token = 0;
+    if (i >= length || (i > 0 && draw("masked.position", at) >= 0.15)) continue;
+    of.targets[i] = token;
+    const double way = draw("masked.token", at);
+    if (way < 0.8)
+      token = vocabulary - 1;
+    else if (way < 0.9)
+      token = static_cast<std::int32_t>(
+          below(draw("masked.random", at), static_cast<std::size_t>(vocabulary)));
+  }
+  return static_cast<int>(length);
+}
+
+}  // namespace suite
