@@ -26,7 +26,7 @@ std::int64_t first_token(const Context& context, const Parameter& table) {
 
 Embedding::Embedding(const Context& context, Parameter& table, const GptConfig& config)
     : context_(context), sequence_(config.sequence), table_(table) {
-  if (!config.rotary())
+  if (config.learned_positions())
     positions_ = declare(context, "embedding.position.weight", {sequence_, table.global_shape[1]},
                          context.between_regions());
   if (config.encoder()) {

@@ -55,6 +55,20 @@ void check_positions(const GptConfig& c) {
         nearest_divisor(c.hidden, c.heads, [&](int heads) { return c.hidden / heads % 2 == 0; }));
 }
 
+void check_architecture(const GptConfig& c) {
+  if (c.relative() != c.encoder_decoder())
+    machine::reject("position-embedding-type is {}; expected {} with architecture {}",
+                    name(c.position_embedding_type),
+                    c.encoder_decoder() ? "relative" : "learned_absolute or rope",
+                    name(c.architecture));
+  if (!c.encoder_decoder()) return;
+  if (c.layers % 2 != 0)
+    machine::reject("num-layers is {}; expected an even number with architecture {}", c.layers,
+                    name(c.architecture));
+  if (c.query_groups() != c.heads)
+    machine::reject("architecture {} does not support group-query-attention", name(c.architecture));
+}
+
 void check_dropout(std::string_view key, double probability) {
   if (!(probability >= 0 && probability < 1))
     machine::reject("{} is {}; expected at least 0 and below 1 (example: {})", key, probability,
@@ -68,11 +82,13 @@ std::string_view name(Normalization normalization) {
 }
 
 std::string_view name(PositionEmbedding position_embedding) {
-  return position_embedding == PositionEmbedding::learned_absolute ? "learned_absolute" : "rope";
+  constexpr std::string_view names[] = {"learned_absolute", "rope", "relative"};
+  return names[static_cast<std::size_t>(position_embedding)];
 }
 
 std::string_view name(Architecture architecture) {
-  return architecture == Architecture::decoder ? "decoder" : "encoder";
+  constexpr std::string_view names[] = {"decoder", "encoder", "encoder-decoder"};
+  return names[static_cast<std::size_t>(architecture)];
 }
 
 Normalization normalization(std::string_view text) {
@@ -81,12 +97,15 @@ Normalization normalization(std::string_view text) {
 }
 
 PositionEmbedding position_embedding_type(std::string_view text) {
-  return machine::named("position-embedding-type", text,
-                        {PositionEmbedding::learned_absolute, PositionEmbedding::rope});
+  return machine::named(
+      "position-embedding-type", text,
+      {PositionEmbedding::learned_absolute, PositionEmbedding::rope, PositionEmbedding::relative});
 }
 
 Architecture architecture(std::string_view text) {
-  return machine::named("architecture", text, {Architecture::decoder, Architecture::encoder});
+  return machine::named(
+      "architecture", text,
+      {Architecture::decoder, Architecture::encoder, Architecture::encoder_decoder});
 }
 
 // Megatron-LM's default: the three matrices of SwiGLU have about as many parameters as two matrices
@@ -108,6 +127,7 @@ void GptConfig::validate(int tp, int pp) const {
   check_divides("heads", heads, "hidden", hidden);
   check_groups(*this);
   check_positions(*this);
+  check_architecture(*this);
   check_dropout("hidden-dropout", hidden_dropout);
   check_dropout("attention-dropout", attention_dropout);
   if (ffn() < 1)

@@ -1,21 +1,28 @@
 #pragma once
 // The shape of a model, and the degrees that can shard it. The defaults are GPT-2's. Llama (Touvron
 // et al. 2023, arXiv:2307.09288) has RMSNorm, SwiGLU, rotary positions, grouped queries, no biases
-// and an untied output layer. BERT (Devlin et al. 2019, arXiv:1810.04805) is an encoder. The names
-// are Megatron-LM's arguments.
+// and an untied output layer. BERT (Devlin et al. 2019, arXiv:1810.04805) is an encoder, T5 (Raffel
+// et al. 2020, arXiv:1910.10683) an encoder-decoder. The names are Megatron-LM's arguments.
 
 #include <string_view>
 
 namespace layers {
 
 enum class Normalization : unsigned char { layer_norm, rms_norm };  // "LayerNorm", "RMSNorm"
-enum class PositionEmbedding : unsigned char { learned_absolute, rope };
+// relative: a bias of the scores of an encoder-decoder (attention/relative_bias.h).
+enum class PositionEmbedding : unsigned char { learned_absolute, rope, relative };
 enum class Architecture : unsigned char {
   decoder,  // a token attends to itself and the tokens before it
   // BERT with its norms first, as in Megatron-LM: a token attends to all tokens of its sequence,
   // without padding. The embedding has token types. The head predicts masked tokens.
   encoder,
+  // T5 with GELU: an encoder, and a decoder that also attends to the encoder's output. Both have a
+  // half of the layers, the same number of positions, and share the token table.
+  encoder_decoder,
 };
+// The buckets of relative positions, for a stack and a head.
+inline constexpr int relative_buckets_count = 32;
+
 std::string_view name(Normalization normalization);
 std::string_view name(PositionEmbedding position_embedding);
 std::string_view name(Architecture architecture);
@@ -25,7 +32,7 @@ PositionEmbedding position_embedding_type(std::string_view text);
 Architecture architecture(std::string_view text);
 
 struct GptConfig {
-  int layers = 2;
+  int layers = 2;  // of both stacks together
   int hidden = 64;
   int heads = 4;
   int vocabulary = 256;  // rows of the token table, padding included
@@ -49,6 +56,12 @@ struct GptConfig {
   int head() const { return hidden / heads; }
   int query_groups() const { return group_query_attention ? num_query_groups : heads; }
   bool encoder() const { return architecture == Architecture::encoder; }
+  bool encoder_decoder() const { return architecture == Architecture::encoder_decoder; }
+  int encoder_layers() const { return layers / 2; }  // of an encoder-decoder
+  bool learned_positions() const {
+    return position_embedding_type == PositionEmbedding::learned_absolute;
+  }
+  bool relative() const { return position_embedding_type == PositionEmbedding::relative; }
   bool rotary() const { return position_embedding_type == PositionEmbedding::rope; }
   // Columns of queries, keys and values together, and of the first product of the perceptron.
   int qkv() const { return hidden + 2 * query_groups() * head(); }
@@ -57,8 +70,9 @@ struct GptConfig {
   // Throws std::invalid_argument that names the key, its value and the nearest valid value. Extents
   // must be positive. heads must divide hidden, num_query_groups must divide heads, and pp must
   // divide layers. tp must divide heads, query groups, ffn_hidden_size and vocabulary. A rotated
-  // head must have an even size. A dropout must be a probability below 1. An option requires its
-  // feature.
+  // head must have an even size. An encoder-decoder requires relative positions, heads without
+  // groups and an even number of layers. A dropout must be a probability below 1. An option
+  // requires its feature.
   void validate(int tp = 1, int pp = 1) const;
 };
 

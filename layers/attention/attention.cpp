@@ -17,7 +17,7 @@ Attention::Attention(const Context& context, const std::string& name, const GptC
       causal_(!config.encoder()),
       rotary_(config.rotary()),
       rotary_base_(config.rotary_base),
-      scale_(1 / std::sqrt(static_cast<double>(head_))),
+      scale_(config.relative() ? 1 : 1 / std::sqrt(static_cast<double>(head_))),
       dropout_(config.attention_dropout),
       dropout_name_(name + ".probabilities.dropout"),
       qkv_(context, name + ".qkv", config.hidden, config.qkv(),
@@ -28,6 +28,7 @@ Attention::Attention(const Context& context, const std::string& name, const GptC
   SHARDMARK_CHECK(config.heads % config.query_groups(), ==, 0);
   SHARDMARK_CHECK(config.hidden % config.heads, ==, 0);
   SHARDMARK_CHECK((context.flash_attention && causal_) || !context.cp.splits(), ==, true);
+  SHARDMARK_CHECK(config.relative() && (context.flash_attention || group_heads_ > 1), ==, false);
 }
 
 Matrix Attention::heads_of(const Tensor& tensor, std::int64_t first, std::int64_t count,
@@ -94,6 +95,7 @@ Tensor Attention::make_probabilities(const Saved& saved, Category category) cons
   const Matrix k = of_groups(qkv, group_heads_).transposed();
   for (std::int64_t j = 0; j < group_heads_; ++j)
     gemm(context_.stream(), of_groups(qkv, j), k, of_scores(scores, j));
+  if (saved.bias) add_relative_bias(context_, saved.bias, scores);
   context_.kernels().softmax(scores, scale_, mask_of(saved), probabilities);
   return probabilities;
 }
@@ -148,7 +150,7 @@ void Attention::attend(Saved& saved, Category kept) const {
   if (again) saved.probabilities = Tensor();
 }
 
-void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
+void Attention::attend_backward(const Tensor& d_context, Saved& saved, const Tensor& d_bias) const {
   if (context_.recompute_core_attention) {
     const machine::During again(machine::Part::recompute);
     saved.probabilities = make_probabilities(saved, Category::buffers);
@@ -171,6 +173,7 @@ void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
   if (dropout_ > 0) drop(saved.draw, d_scores, d_scores);
   context_.kernels().softmax_backward(saved.probabilities, d_scores, scale_, mask_of(saved),
                                       d_scores);
+  if (saved.bias) add_relative_bias_gradient(context_, saved.bias, d_scores, d_bias);
   for (std::int64_t j = 0; j < r; ++j) {
     gemm(context_.stream(), of_scores(d_scores, j), k, of_groups(saved.d_qkv, j));
     gemm(context_.stream(), of_scores(d_scores, j).transposed(), of_groups(saved.qkv, j), d_k, 1,
@@ -257,12 +260,13 @@ AttentionGradients Attention::attend_over_cp_backward(const Tensor& d_context, S
 }
 
 void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
-                        const Draw& draw, const std::int32_t* lengths) {
+                        const Draw& draw, const std::int32_t* lengths, const RelativeBias& bias) {
   const std::int64_t tokens = context_.all_rows(x.rows());
   SHARDMARK_CHECK(tokens % sequence_, ==, 0);
   saved.x = x;
   saved.draw = draw;
   saved.lengths = lengths;
+  saved.bias = bias;
   saved.qkv = context_.tensor({tokens, (heads_ + 2 * groups_) * head_},
                               context_.cp.splits() ? Category::buffers : kept);
   qkv_.forward(x, saved.qkv);
@@ -276,7 +280,8 @@ void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category
   projection_.forward(saved.context, y);
 }
 
-void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept) {
+void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept,
+                               const Tensor& d_bias) {
   const Shape shape{saved.context.rows(), (heads_ + 2 * groups_) * head_};
   const bool over_cp = context_.cp.splits();
   if (!over_cp) saved.d_qkv = context_.tensor(shape, kept);
@@ -289,7 +294,7 @@ void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& save
     else if (context_.flash_attention)
       attend_blockwise_backward(d_context, saved);
     else
-      attend_backward(d_context, saved);
+      attend_backward(d_context, saved, d_bias);
   }
   if (over_cp) {
     saved.d_qkv = context_.tensor(shape, kept);

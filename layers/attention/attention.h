@@ -18,6 +18,9 @@
 // The index counts all sequences of the training, heads, queries and keys. p is kept without
 // dropout, and backward applies dropout again. The blockwise kernel drops the same elements.
 //
+// With relative positions (relative_bias.h) a bias is added to the scores, which are not scaled. It
+// requires heads without groups, and does not support the blockwise kernel.
+//
 // With rotary positions (Su et al. 2021, arXiv:2104.09864) q and k are rotated in place by the
 // position of their row in its sequence, and their gradients are rotated back.
 //
@@ -38,6 +41,7 @@
 #include <memory>
 #include <string>
 
+#include "layers/attention/relative_bias.h"
 #include "layers/column_parallel_linear.h"
 #include "layers/context.h"
 #include "layers/context_parallel/context_attention.h"
@@ -59,15 +63,18 @@ class Attention {
     ContextAttention::Saved over_cp;  // with context parallelism, in place of qkv and log_sum_exp
     Draw draw;
     const std::int32_t* lengths = nullptr;
+    RelativeBias bias;  // the caller's
   };
 
   Attention(const Context& context, const std::string& name, const GptConfig& config);
 
   // lengths: [sequences], each at least 1, in memory that the device reads, unchanged until
-  // backward_input; null: no padding.
+  // backward_input; null: no padding. bias: required with relative positions.
   void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept, const Draw& draw = {},
-               const std::int32_t* lengths = nullptr);
-  void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept);
+               const std::int32_t* lengths = nullptr, const RelativeBias& bias = {});
+  // Adds the gradient of the bias's table to d_bias.
+  void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept,
+                      const Tensor& d_bias = {});
   void backward_weights(Saved& saved);  // leaves saved empty
 
   Parameters parameters();
@@ -101,7 +108,7 @@ class Attention {
   // Compute context from qkv, and d_qkv from d_context.
   void attend(Saved& saved, Category kept) const;
   void attend_blockwise(Saved& saved, Category kept) const;
-  void attend_backward(const Tensor& d_context, Saved& saved) const;
+  void attend_backward(const Tensor& d_context, Saved& saved, const Tensor& d_bias) const;
   void attend_blockwise_backward(const Tensor& d_context, Saved& saved) const;
   void attend_over_cp(Saved& saved, Category kept);
   AttentionGradients attend_over_cp_backward(const Tensor& d_context, Saved& saved) const;

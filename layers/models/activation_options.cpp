@@ -30,6 +30,14 @@ RecomputeMethod recompute_method(std::string_view text) {
 void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_stage) const {
   if (fused_epilogues && config.disable_bias_linear)
     machine::reject("fused-epilogues requires a model with biases (got disable-bias-linear)");
+  if (config.encoder_decoder() && use_flash_attn)
+    machine::reject(
+        "use-flash-attn requires architecture decoder or encoder, because it has no relative bias "
+        "(got encoder-decoder)");
+  if (config.encoder_decoder() && distribute_saved_activations)
+    machine::reject(
+        "distribute-saved-activations requires architecture decoder or encoder, because ranks of "
+        "tp have different tables of the relative bias (got encoder-decoder)");
   if (sequence_parallel && tp == 1)
     machine::reject("sequence-parallel requires tp 2 or more (got 1)");
   const bool full = recompute_granularity == RecomputeGranularity::full;

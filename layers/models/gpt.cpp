@@ -31,7 +31,8 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                cp},
       checkpoints_(context_, options, checkpoint_host),
       stage_(stage),
-      embedding_dropout_{context_, "embedding.dropout", config.hidden_dropout} {
+      embedding_dropout_{context_, "embedding.dropout", config.hidden_dropout},
+      decoder_dropout_{context_, "embedding.decoder.dropout", config.hidden_dropout} {
   config.validate(tp.size(), stage.given_blocks ? 1 : stage.count);
   const BlockRange blocks = stage.blocks(config);
   options.validate(config, tp.size(), blocks.size());
@@ -44,10 +45,16 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
         declare_token_table(context_, config.vocabulary, config.hidden, tied && stage.count > 1);
   if (stage.last() && !tied)
     output_weight_ = declare_output_weight(context_, config.vocabulary, config.hidden);
-  if (stage.first()) embedding_.emplace(context_, *table_, config);
+  if (stage.first()) {
+    embedding_.emplace(context_, *table_, config);
+    if (config.encoder_decoder())
+      for (const auto& [bias, stack] :
+           {std::pair(&encoder_bias_, "encoder"), {&decoder_bias_, "decoder"}})
+        *bias = declare(context_, fmt::format("embedding.{}_bias.weight", stack),
+                        {config.heads, relative_buckets_count}, {.tp = Spread::sharded, .dim = 0});
+  }
   for (int i = blocks.begin; i < blocks.end; ++i) {
-    blocks_.push_back(
-        std::make_unique<TransformerBlock>(context_, fmt::format("blocks.{}", i), config));
+    blocks_.push_back(std::make_unique<StackBlock>(context_, config, i));
     for (Parameter* parameter : blocks_.back()->parameters()) parameter->layer = 1 + i;
   }
   groups_ = layer_groups(options, blocks_.size());
@@ -62,7 +69,23 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
 Shape GptStage::boundary(int sequences) const {
   const std::int64_t rows = context_.cp.rows(config_.sequence);
   options_.validate_rows(static_cast<int>(rows), context_.tp.size(), sequences);
-  return {context_.own_rows(sequences * rows), config_.hidden};
+  const std::int64_t own = context_.own_rows(sequences * rows);
+  return {config_.encoder_decoder() ? PackedRows(config_, context_.tp.size(), own).rows() : own,
+          config_.hidden};
+}
+
+PackedRows GptStage::packed(const Tensor& x) const {
+  return PackedRows(config_, context_.tp.size(), x);
+}
+
+Tensor GptStage::rows_of_head(const Tensor& x) const {
+  return config_.encoder_decoder() ? packed(x).of(Stack::decoder, x) : x;
+}
+
+Parameters GptStage::embedding_parameters() {
+  Parameters all = embedding_->parameters();
+  if (encoder_bias_) all = joined({all, {&*encoder_bias_, &*decoder_bias_}});
+  return all;
 }
 
 Parameters GptStage::parameters() {
@@ -74,7 +97,7 @@ Parameters GptStage::parameters() {
 
 std::vector<Parameters> GptStage::parts() {
   std::vector<Parameters> all;
-  if (embedding_) all.push_back(embedding_->parameters());
+  if (embedding_) all.push_back(embedding_parameters());
   for (const auto& block : blocks_) all.push_back(block->parameters());
   if (head_) all.push_back(head_->parameters());
   return all;
@@ -117,8 +140,7 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
   Tensor x = in;
   if (embedding_) {
     x = context_.tensor(shape, category_of_input(0));
-    use(embedding_->parameters(), [&] { embedding_->forward(batch.tokens, x, batch.types); });
-    embedding_dropout_.apply(batch.draw, x, x);
+    use(embedding_parameters(), [&] { embed(batch, x); });
   }
   SHARDMARK_CHECK(x.shape().text(), ==, shape.text());
   for (const LayerGroup& group : groups_) {
@@ -128,16 +150,35 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
     for (std::size_t i = group.begin; i < group.end; ++i) {
       const bool leaves_stage = i + 1 == blocks_.size() && !head_;
       const Tensor y = leaves_stage ? out : context_.tensor(shape, category_of_input(i + 1));
-      TransformerBlock::Saved dropped;
+      StackBlock::Saved dropped;
       use(blocks_[i]->parameters(), [&] {
         blocks_[i]->forward(x, y, group.recomputed ? dropped : saved.blocks[i],
-                            group.recomputed ? Category::buffers : Category::activations,
-                            batch.draw, batch.lengths);
+                            group.recomputed ? Category::buffers : Category::activations, batch);
       });
       x = y;
     }
   }
-  if (head_) use(head_->parameters(), [&] { head_->forward(x, batch.targets, out, saved.head); });
+  if (head_)
+    use(head_->parameters(),
+        [&] { head_->forward(rows_of_head(x), batch.targets, out, saved.head); });
+}
+
+void GptStage::embed(const TokenBatch& batch, const Tensor& x) {
+  if (!config_.encoder_decoder()) {
+    embedding_->forward(batch.tokens, x, batch.types);
+    return embedding_dropout_.apply(batch.draw, x, x);
+  }
+  const PackedRows rows = packed(x);
+  const Tensor encoder = rows.of(Stack::encoder, x), decoder = rows.of(Stack::decoder, x);
+  embedding_->forward(batch.tokens, encoder);
+  embedding_dropout_.apply(batch.draw, encoder, encoder);
+  embedding_->forward(batch.decoder_tokens, decoder);
+  decoder_dropout_.apply(batch.draw, decoder, decoder);
+  context_.kernels().fill(rows.tables(x), 0);
+  for (const auto& [bias, stack] :
+       {std::pair(&encoder_bias_, Stack::encoder), {&decoder_bias_, Stack::decoder}})
+    context_.stream().copy(rows.table(stack, x).data(), (*bias)->value.data(),
+                           (*bias)->value.bytes());
 }
 
 // The category of the input of block i (after the last block, of the head): activations, unless it
@@ -166,9 +207,8 @@ void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
   for (std::size_t i = layers.begin; i < layers.end; ++i) {
     const bool leaves_group = i + 1 == layers.end;
     const Tensor y = context_.tensor(shape, leaves_group ? Category::buffers : kept);
-    use(blocks_[i]->parameters(), [&] {
-      blocks_[i]->forward(x, y, saved.blocks[i], kept, saved.batch.draw, saved.batch.lengths);
-    });
+    use(blocks_[i]->parameters(),
+        [&] { blocks_[i]->forward(x, y, saved.blocks[i], kept, saved.batch); });
     x = y;
   }
 }
@@ -193,12 +233,26 @@ void GptStage::block_weights(Saved& saved, std::size_t block) {
 
 void GptStage::embedding_weights(Saved& saved) {
   const machine::During weights(machine::Part::backward_weights);
-  // In place, because no later code reads it.
-  embedding_dropout_.apply(saved.batch.draw, saved.d_embedding, saved.d_embedding);
-  observer_.before_gradients(embedding_->parameters());
-  embedding_->backward_weights(saved.batch.tokens, saved.d_embedding, saved.batch.types);
+  const Tensor& d_x = saved.d_embedding;
+  const TokenBatch& batch = saved.batch;
+  observer_.before_gradients(embedding_parameters());
+  // Dropout is in place, because no later code reads the gradient.
+  if (config_.encoder_decoder()) {
+    const PackedRows rows = packed(d_x);
+    const Tensor encoder = rows.of(Stack::encoder, d_x), decoder = rows.of(Stack::decoder, d_x);
+    embedding_dropout_.apply(batch.draw, encoder, encoder);
+    embedding_->backward_weights(batch.tokens, encoder);
+    decoder_dropout_.apply(batch.draw, decoder, decoder);
+    embedding_->backward_weights(batch.decoder_tokens, decoder);
+    for (const auto& [bias, stack] :
+         {std::pair(&encoder_bias_, Stack::encoder), {&decoder_bias_, Stack::decoder}})
+      context_.kernels().accumulate(rows.table(stack, d_x), (*bias)->gradient);
+  } else {
+    embedding_dropout_.apply(batch.draw, d_x, d_x);
+    embedding_->backward_weights(batch.tokens, d_x, batch.types);
+  }
   saved.d_embedding = Tensor();
-  observer_.gradients_ready(embedding_->parameters());
+  observer_.gradients_ready(embedding_parameters());
 }
 
 void GptStage::run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_in, Halves halves) {
@@ -208,7 +262,9 @@ void GptStage::run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_i
   Tensor d_y = d_out;
   if (head_) {
     d_y = context_.tensor(shape, kept);
-    use(head_->parameters(), [&] { head_->backward_input(loss_scale_, d_y, saved.head, kept); });
+    if (config_.encoder_decoder()) context_.kernels().fill(d_y, 0);
+    use(head_->parameters(),
+        [&] { head_->backward_input(loss_scale_, rows_of_head(d_y), saved.head, kept); });
     if (both) head_weights(saved);
   }
   SHARDMARK_CHECK(d_y.shape().text(), ==, shape.text());

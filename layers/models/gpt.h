@@ -1,8 +1,8 @@
 #pragma once
-// A GPT or BERT model (gpt_config.h), or one stage of it in a pipeline: its blocks, the embedding
-// on the first stage, the head on the last. With one stage both accumulate into one token table.
-// With more, both end stages hold it and its placement is tied_over_pp, unless they are on one rank
-// and share the table. An untied head has its own weight.
+// A GPT, BERT or T5 model (gpt_config.h), or one stage of it in a pipeline: its blocks, the
+// embedding on the first stage, the head on the last. With one stage both accumulate into one token
+// table. With more, both end stages hold it and its placement is tied_over_pp, unless they are on
+// one rank and share the table. An untied head has its own weight.
 //
 //   GptStage stage(config, device, tp, Dtype::bfloat16, {.index = 0, .count = 2});
 //   stage.initialize(Initializer::gpt2(seed, config.layers));
@@ -12,10 +12,11 @@
 //
 // Activations between stages are [tokens, hidden], tokens = batch.sequences * config.sequence, and
 // with sequence parallelism [tokens/tp, hidden], this rank's own rows; tokens and targets have all
-// rows. With context parallelism tokens and targets are those of the rank's positions, and `tokens`
-// is their number. On the last stage `out` is one double: the *sum* of the losses of the tokens
-// that have a target. Gradients are those of the sum, times loss_scale; the optimizer step divides
-// by the number of those tokens, once.
+// rows. Of an encoder-decoder they are packed_rows.h, and the tables of the relative bias of both
+// stacks belong to the embedding. With context parallelism tokens and targets are those of the
+// rank's positions, and `tokens` is their number. On the last stage `out` is one double: the *sum*
+// of the losses of the tokens that have a target. Gradients are those of the sum, times loss_scale;
+// the optimizer step divides by the number of those tokens, once.
 //
 // The caller names micro-batches by an index; any number may be in flight. Tensors for backward are
 // kept under Category::activations, and backward frees them. gpt_memory.h lists all memory exactly,
@@ -39,7 +40,8 @@
 #include "layers/gpt_config.h"
 #include "layers/models/activation_options.h"
 #include "layers/models/checkpoints.h"
-#include "layers/models/transformer_block.h"
+#include "layers/models/stack_block.h"
+#include "layers/models/token_batch.h"
 #include "layers/output_head.h"
 
 namespace layers {
@@ -55,19 +57,6 @@ struct StageIndex {
   bool first() const { return index == 0; }
   bool last() const { return index == count - 1; }
   BlockRange blocks(const GptConfig& config) const;
-};
-
-// int32 [sequences, rows of a sequence on this rank], in memory that the device reads. Tokens are
-// read on the first stage, targets on the last. A token with a negative target does not count.
-struct TokenBatch {
-  const std::int32_t* tokens = nullptr;
-  const std::int32_t* targets = nullptr;
-  int sequences = 1;
-  Draw draw{};  // its position in the training, for dropout
-  // Of an encoder: the type of each token, 0 or 1, read on the first stage; and the length of each
-  // sequence without padding, read on all stages until backward (null: no padding).
-  const std::int32_t* types = nullptr;
-  const std::int32_t* lengths = nullptr;
 };
 
 // Called as the parts of a stage (embedding, each block, head) are used, with the parameters of the
@@ -129,7 +118,7 @@ class GptStage {
  private:
   struct Saved {
     TokenBatch batch;
-    std::vector<TransformerBlock::Saved> blocks;
+    std::vector<StackBlock::Saved> blocks;
     std::vector<Tensor> inputs;  // of each group; empty unless it is recomputed
     OutputHead::Saved head;
     Tensor d_embedding;
@@ -137,6 +126,11 @@ class GptStage {
   };
   enum class Halves { input, both };
 
+  Parameters embedding_parameters();
+  void embed(const TokenBatch& batch, const Tensor& x);
+  PackedRows packed(const Tensor& x) const;
+  // Returns the rows that the head reads.
+  Tensor rows_of_head(const Tensor& x) const;
   Saved& saved(int micro_batch);
   Category category_of_input(std::size_t block) const;
   bool kept_apart(const LayerGroup& group) const;
@@ -158,8 +152,9 @@ class GptStage {
   std::optional<Parameter> table_;          // on the first stage, and tied on the last
   std::optional<Parameter> output_weight_;  // on the last stage, if untied
   std::optional<Embedding> embedding_;
-  Dropout embedding_dropout_;
-  std::vector<std::unique_ptr<TransformerBlock>> blocks_;
+  std::optional<Parameter> encoder_bias_, decoder_bias_;  // of an encoder-decoder's first stage
+  Dropout embedding_dropout_, decoder_dropout_;
+  std::vector<std::unique_ptr<StackBlock>> blocks_;
   std::vector<LayerGroup> groups_;
   std::optional<OutputHead> head_;
   std::map<int, Saved> saved_;

@@ -1,5 +1,7 @@
 #include "layers/models/gpt_cost.h"
 
+#include <algorithm>
+
 namespace layers {
 namespace {
 
@@ -57,6 +59,33 @@ std::int64_t layer_weights(const GptConfig& config) {
   return h * config.qkv() + h * h + (config.swiglu ? 3 : 2) * config.ffn() * h;
 }
 
+// Blocks [begin, end) of a model, by stack. A decoder alone has only `other` blocks.
+struct Blocks {
+  int other = 0, decoder = 0;  // decoder: of an encoder-decoder, with cross attention
+  Blocks(const GptConfig& config, int begin, int end)
+      : decoder(config.encoder_decoder()
+                    ? std::max(0, end - std::max(begin, config.encoder_layers()))
+                    : 0) {
+    other = end - begin - decoder;
+  }
+  // Entries and exits of tensor-parallel regions in forward. Queries of cross attention, and keys
+  // and values, enter separately.
+  int entries() const { return 2 * other + 4 * decoder; }
+  int exits() const { return 2 * other + 3 * decoder; }
+};
+
+Blocks blocks_of(const GptConfig& config, const StageCase& stage) {
+  const BlockRange range = stage.stage.blocks(config);
+  return {config, range.begin, range.end};
+}
+Blocks blocks_of(const GptConfig& config, const StageCase& stage, const LayerGroup& group) {
+  const int first = stage.stage.blocks(config).begin;
+  return {config, first + static_cast<int>(group.begin), first + static_cast<int>(group.end)};
+}
+
+// Lookups of the embedding.
+int lookups(const GptConfig& config) { return config.encoder_decoder() ? 2 : 1; }
+
 int layers_of(const GptConfig& config, const StageCase& stage) {
   return stage.stage.blocks(config).size();
 }
@@ -96,8 +125,16 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
   const std::int64_t biases =
       config.disable_bias_linear ? 0 : config.qkv() / t + (config.swiglu ? 2 : 1) * f / t + 2 * h;
   std::int64_t count = layers_of(config, stage) * (weights + biases + 2 * norm);
-  if (stage.stage.first()) count += table + (config.rotary() ? 0 : config.sequence * h);
+  if (stage.stage.first()) count += table + (config.learned_positions() ? config.sequence * h : 0);
   if (stage.stage.last()) count += norm + (tied && stage.stage.first() ? 0 : table);
+  if (config.encoder_decoder()) {
+    const BlockRange range = stage.stage.blocks(config);
+    const std::int64_t cross_biases = config.disable_bias_linear ? 0 : 3 * h / t + h;
+    count += blocks_of(config, stage).decoder * (4 * h * h / t + cross_biases + norm);
+    const int end = config.encoder_layers() - 1;  // the block with the encoder's last norm
+    if (range.begin <= end && end < range.end) count += norm;
+    if (stage.stage.first()) count += 2 * config.heads / t * relative_buckets_count;
+  }
   if (config.encoder()) {
     if (stage.stage.first()) count += 2 * h;
     if (stage.stage.last()) count += h * h + h + norm + config.vocabulary / t;
@@ -109,21 +146,30 @@ double model_flops(const GptConfig& config, std::int64_t tokens) {
   const double h = config.hidden, layers = config.layers;
   const double linear = layers * static_cast<double>(layer_weights(config)) +
                         h * config.vocabulary + (config.encoder() ? h * h : 0);
-  const double core_attention = (config.encoder() ? 2 : 1) * layers * h * config.sequence;
-  return 3 * 2 * static_cast<double>(tokens) * (linear + core_attention);
+  // In units of the causal half. A pair of an encoder's and a decoder's layer has 2 + 1 + 2.
+  const double halves = config.encoder_decoder() ? 2.5 : config.encoder() ? 2 : 1;
+  const double core_attention = halves * layers * h * config.sequence;
+  const double cross = config.encoder_decoder() ? layers / 2 * 4 * h * h : 0;
+  return 3 * 2 * static_cast<double>(tokens) * (linear + cross + core_attention);
+}
+
+std::int64_t boundary_rows(const GptConfig& config, const StageCase& stage) {
+  const std::int64_t own = stage.tokens(config) / (stage.options.sequence_parallel ? stage.tp : 1);
+  if (!config.encoder_decoder()) return own;
+  const std::int64_t tables = 2 * config.heads / stage.tp * relative_buckets_count;
+  return 2 * own + (tables + config.hidden - 1) / config.hidden;
 }
 
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage) {
-  const int cut = stage.options.sequence_parallel ? stage.tp : 1;
-  return static_cast<std::size_t>(stage.tokens(config) / cut * config.hidden) *
+  return static_cast<std::size_t>(boundary_rows(config, stage) * config.hidden) *
          machine::size_of(stage.dtype);
 }
 
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage) {
   Calls calls(config, stage);
-  if (stage.stage.first()) calls.leave(1);
-  calls.enter(2 * layers_of(config, stage));
-  calls.leave(2 * layers_of(config, stage));
+  if (stage.stage.first()) calls.leave(lookups(config));
+  calls.enter(blocks_of(config, stage).entries());
+  calls.leave(blocks_of(config, stage).exits());
   calls.attend(layers_of(config, stage), 0);
   if (stage.stage.last()) {
     calls.enter(1);
@@ -136,16 +182,16 @@ std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageC
 std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage) {
   Calls calls(config, stage);
   if (stage.stage.last()) calls.leave(1);
-  calls.enter(2 * layers_of(config, stage));
-  calls.leave(2 * layers_of(config, stage));
+  calls.enter(blocks_of(config, stage).exits());
+  calls.leave(blocks_of(config, stage).entries());
   calls.attend(recomputed_layers(config, stage), layers_of(config, stage));
   for (const LayerGroup& group :
        layer_groups(stage.options, static_cast<std::size_t>(layers_of(config, stage)))) {
     if (!group.recomputed) continue;
     const bool callers = group.begin == 0 && !stage.stage.first();
     if (stage.options.distribute_saved_activations && !callers) calls.gather(1);
-    calls.enter(2 * static_cast<int>(group.end - group.begin));
-    calls.leave(2 * static_cast<int>(group.end - group.begin));
+    calls.enter(blocks_of(config, stage, group).entries());
+    calls.leave(blocks_of(config, stage, group).exits());
   }
   return calls.take();
 }
@@ -154,8 +200,8 @@ std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
                                                     const StageCase& stage) {
   Calls calls(config, stage);
   if (stage.stage.last()) calls.enter(1);
-  calls.enter(2 * layers_of(config, stage));
-  if (stage.stage.first()) calls.enter(1);
+  calls.enter(blocks_of(config, stage).entries());
+  if (stage.stage.first()) calls.enter(lookups(config));
   return calls.take();
 }
 

@@ -49,7 +49,9 @@ std::int64_t parameters_count(const GptConfig& config);
 //   weights (h q + h² + m f h)/t,   biases (q + (m - 1) f)/t + 2 h,   norms 2 N
 // which is 12 h²/t + 7 h/t + 6 h for GPT-2; V h/t + s h with the embedding (no s h if positions are
 // rotary), V h/t + N with the head; an encoder has 2 h more with the embedding, and with the head
-// h² + h + N + V/t; if both are on the stage, a tied table once.
+// h² + h + N + V/t; an encoder-decoder has 2 · 32 a/t with the embedding (a heads), N with the
+// encoder's last layer, and a decoder's layer 4 h²/t + 3 h/t + h + N more; if both are on the
+// stage, a tied table once.
 std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& stage);
 
 // Floating-point operations of forward and backward over whole sequences, as Megatron-LM counts
@@ -57,11 +59,15 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
 // rotation or softmax):
 //   3 * 2 * [tokens (layers (h q + h² + m f h) + h V) + layers h s tokens]
 // An encoder has the whole core attention, 2 layers h s tokens, and h² tokens more with its head.
+// An encoder-decoder of that many tokens in either stack has 2.5 layers h s tokens (2 an encoder's
+// layer, 3 a decoder's) and 4 h² tokens more for each layer of the decoder.
 // (GPT-2: 12 h² a layer) which is 6 * [...] with QKᵀ and PV together 2 * ½ * s * h a token. Grouped
 // queries narrow q, not the scores.
 double model_flops(const GptConfig& config, std::int64_t tokens);
 
-// Bytes of a message between two stages: [tokens, hidden], this rank's own rows.
+// Rows and bytes of a message between two stages: [tokens, hidden], this rank's own rows; of an
+// encoder-decoder those of both stacks and the tables of its bias (packed_rows.h).
+std::int64_t boundary_rows(const GptConfig& config, const StageCase& stage);
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 
 // Collectives over tp and cp for one micro-batch, those over tp in elements of the whole buffer;
@@ -71,14 +77,17 @@ std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 //   embedding         all-reduce n h
 //   a layer           2 all-reduces n h        2 all-reduces n h
 //   head              3 all-reduces n          all-reduce n h
-// With sequence parallelism, all have n h elements except the three all-reduces (Korthikanti et al.
-// 2022, arXiv:2205.05198, section 4.2.2; their count omits the last column, the inputs gathered
-// again for the weights):
+// An encoder-decoder has n tokens in each stack: two all-reduces in the embedding, and in a layer
+// of the decoder three in forward and four in backward_input. With sequence parallelism, all have n
+// h elements except the three all-reduces (Korthikanti et al. 2022, arXiv:2205.05198,
+// section 4.2.2; their count omits the last column, the inputs gathered again for the weights):
 //   embedding         reduce-scatter                                   all-gather
 //   a layer           2 all-gathers,           2 all-gathers,          2 all-gathers
 //                     2 reduce-scatters        2 reduce-scatters
 //   head              all-gather,              reduce-scatter          all-gather
 //                     3 all-reduces n
+// and for an encoder-decoder two each in the embedding, and in a layer of the decoder 4 all-gathers
+// and 3 reduce-scatters, then 3 and 4, then 4.
 // Every recomputed layer adds its forward to backward_input; every group of layers with a
 // distributed input adds an all-gather of n h.
 //

@@ -36,7 +36,8 @@ void PrintTo(const Costs& c, std::ostream* out) {
        << (c.options.distribute_saved_activations ? ", distributed" : "")
        << (c.options.cpu_checkpointing ? ", on the host" : "")
        << (c.options.use_flash_attn ? ", blockwise" : "") << (c.config.swiglu ? ", llama" : "")
-       << (c.config.encoder() ? ", bert" : "") << (c.config.hidden_dropout > 0 ? ", dropping" : "");
+       << (c.config.encoder() ? ", bert" : "") << (c.config.encoder_decoder() ? ", t5" : "")
+       << (c.config.hidden_dropout > 0 ? ", dropping" : "");
 }
 
 // Scores take most of the memory of a long sequence and almost none of a wide model. In the
@@ -50,6 +51,9 @@ const GptConfig grouped =
     llama({.layers = 3, .hidden = 16, .heads = 8, .vocabulary = 20, .sequence = 17});
 const GptConfig encoder =
     bert({.layers = 3, .hidden = 16, .heads = 4, .vocabulary = 20, .sequence = 9});
+// The encoder's end is in a stage with other blocks, and last in a stage.
+const GptConfig both_stacks =
+    t5({.layers = 6, .hidden = 16, .heads = 4, .vocabulary = 20, .sequence = 9});
 GptConfig dropping(GptConfig config) {
   config.hidden_dropout = config.attention_dropout = 0.5;
   return config;
@@ -66,7 +70,6 @@ class GptCost : public ::testing::TestWithParam<Costs> {
     const GptCase run = GetParam().run();
     on_ranks(run.tp, run.dtype, [&](Rank& rank) {
       GptRanks ranks(rank, run);
-      const auto tokens = run.tokens(0), targets = run.targets(0), types = run.types(0);
       const auto boundary = [&] {
         const machine::Shape shape = ranks.stage(0).boundary(run.sequences);
         return scatter(rank, random_values(shape.size(), 1, run.dtype), shape);
@@ -77,8 +80,7 @@ class GptCost : public ::testing::TestWithParam<Costs> {
       for (int i = 0; i < run.stages; ++i) {
         const bool first = i == 0, last = i + 1 == run.stages;
         const machine::Tensor none;
-        body(rank, ranks.stage(i), GetParam().stage(i),
-             {tokens.data(), targets.data(), run.sequences, {}, types.data()}, first ? none : in,
+        body(rank, ranks.stage(i), GetParam().stage(i), ranks.batch(0), first ? none : in,
              last ? loss : out, last ? none : d_out, first ? none : d_in);
       }
     });
@@ -195,7 +197,10 @@ const std::vector<Costs> plain_cases{{long_sequence, 1, 1, 1, Dtype::float32},
                                      {grouped, 2, 3, 2, Dtype::float32},
                                      {dropping(grouped), 1, 1, 1, Dtype::float64},
                                      {encoder, 1, 1, 2, Dtype::float32},
-                                     {encoder, 4, 3, 1, Dtype::bfloat16}};
+                                     {encoder, 4, 3, 1, Dtype::bfloat16},
+                                     {both_stacks, 1, 1, 2, Dtype::float32},
+                                     {both_stacks, 2, 2, 1, Dtype::bfloat16},
+                                     {both_stacks, 4, 3, 1, Dtype::float64}};
 
 std::vector<Costs> cost_cases() {
   std::vector<Costs> cases = plain_cases;
@@ -211,13 +216,16 @@ std::vector<Costs> cost_cases() {
         {grouped, 4, 1, 4, Dtype::bfloat16},
         {dropping(grouped), 2, 3, 2, Dtype::float32},
         {encoder, 4, 1, 4, Dtype::bfloat16},
-        {encoder, 2, 3, 2, Dtype::float32}}) {
+        {encoder, 2, 3, 2, Dtype::float32},
+        {dropping(both_stacks), 4, 1, 4, Dtype::bfloat16},
+        {both_stacks, 2, 2, 2, Dtype::float32}}) {
+    const bool stacks = config.encoder_decoder();  // without distribution and blockwise attention
     for (ActivationOptions options : recomputations(config.layers / stages)) {
       if (options.recompute_granularity == RecomputeGranularity::full) {
         options.cpu_checkpointing = true;
         cases.push_back({config, tp, stages, sequences, dtype, options});
-        options.distribute_saved_activations = tp > 1;
-        if (tp > 1) cases.push_back({config, tp, stages, sequences, dtype, options});
+        options.distribute_saved_activations = tp > 1 && !stacks;
+        if (tp > 1 && !stacks) cases.push_back({config, tp, stages, sequences, dtype, options});
         options.cpu_checkpointing = false;
         if (tp > 1) cases.push_back({config, tp, stages, sequences, dtype, options});
         options.distribute_saved_activations = false;
@@ -226,7 +234,7 @@ std::vector<Costs> cost_cases() {
         if (sequence_parallel && tp == 1) continue;
         options.sequence_parallel = sequence_parallel;
         cases.push_back({config, tp, stages, sequences, dtype, options});
-        if (options.recompute_num_layers > 1 ||
+        if (stacks || options.recompute_num_layers > 1 ||
             options.recompute_granularity == RecomputeGranularity::selective)
           continue;
         options.use_flash_attn = true;
@@ -403,6 +411,15 @@ TEST(GptCostParameters, MatchBertBase) {
   EXPECT_EQ(parameters_count(base), 109514298);
   const double layers = 12 * (12 * 768.0 * 768 + 2 * 768.0 * 512);
   EXPECT_EQ(model_flops(base, 1), 6 * (layers + 768.0 * 768 + 768.0 * 30522));
+}
+
+// t5-large of transformers has 737,668,096 parameters.
+TEST(GptCostParameters, MatchT5Large) {
+  GptConfig large =
+      t5({.layers = 48, .hidden = 1024, .heads = 16, .vocabulary = 32128, .sequence = 512});
+  large.normalization = Normalization::rms_norm;
+  large.disable_bias_linear = true;
+  EXPECT_EQ(parameters_count(large), 737668096);
 }
 
 // GPT-3 175B at sequence 2048, by the published formula 72 B s L h² (1 + s/6h + V/12Lh) (Narayanan

@@ -10,10 +10,11 @@
 namespace layers {
 namespace {
 
-// The notation of gpt_memory.h, in bytes; own: M/c. gathered: a copy of all rows with sequence
-// parallelism, M or 0; dropped: a gradient after dropout, M/c or 0. qkv, ffn, inner: Q/t, F/t, G/t.
+// The notation of gpt_memory.h, in bytes; own: M/c. border: between two parts. gathered: a copy of
+// all rows with sequence parallelism, M or 0; dropped: a gradient after dropout, M/c or 0. qkv,
+// ffn, inner: Q/t, F/t, G/t.
 struct Sizes {
-  std::size_t n, c, A, E, t, L, M, own, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
+  std::size_t n, c, A, E, t, L, M, own, border, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
       log_sum_exp, logits;
   bool first_stage, last_stage, selective;
   bool over_cp;      // attention is over cp: q, k and v are apart
@@ -21,6 +22,10 @@ struct Sizes {
   ContextCost context{};
   // Own rows of the transform in an encoder's head, and of the types in its embedding; else 0.
   std::size_t transform = 0;
+  // Of an encoder-decoder: elements of the relative bias of all pairs of positions, and of its
+  // table.
+  std::size_t pairs = 0, table = 0;
+  int first_block = 0, encoder_layers = 0;  // encoder_layers: 0 without an encoder-decoder
   std::size_t spread = 0;  // elements of the positions that the embedding makes consecutive
 
   Sizes(const GptConfig& config, const StageCase& stage)
@@ -30,8 +35,9 @@ struct Sizes {
         E(machine::size_of(stage.dtype)),
         t(static_cast<std::size_t>(stage.tp)),
         L(static_cast<std::size_t>(stage.stage.blocks(config).size())),
-        M(boundary_bytes(config, stage) * c),
-        own(boundary_bytes(config, stage)),
+        M(n * static_cast<std::size_t>(config.hidden) * E),
+        own(M / c),
+        border(boundary_bytes(config, stage)),
         gathered(stage.options.sequence_parallel ? M : 0),
         dropped(config.hidden_dropout > 0 ? own : 0),
         qkv(columns(config, config.qkv())),
@@ -55,6 +61,13 @@ struct Sizes {
         keeps_parts(over_cp && stage.cp.options.comm_type != CpCommType::a2a &&
                     !stage.cp.options.is_hybrid()) {
     if (config.encoder()) transform = own;
+    first_block = stage.stage.blocks(config).begin;
+    if (config.encoder_decoder()) {
+      const auto heads = static_cast<std::size_t>(config.heads) / t;
+      pairs = heads * static_cast<std::size_t>(config.sequence * config.sequence);
+      table = heads * static_cast<std::size_t>(relative_buckets_count);
+      encoder_layers = config.encoder_layers();
+    }
     if (!over_cp) return;
     context = core_attention_cost(config, stage);
     if (stage.cp.options.order == SequenceOrder::striped && !config.rotary())
@@ -65,6 +78,13 @@ struct Sizes {
   // Returns the bytes of all rows of this rank's part of `whole` columns.
   std::size_t columns(const GptConfig& config, int whole) const {
     return M / static_cast<std::size_t>(config.hidden) * (static_cast<std::size_t>(whole) / t);
+  }
+  // Of a block of the stage: whether it has cross attention, and whether the encoder ends with it.
+  bool crosses(std::size_t block) const {
+    return encoder_layers > 0 && first_block + static_cast<int>(block) >= encoder_layers;
+  }
+  bool ends_encoder(std::size_t block) const {
+    return encoder_layers > 0 && first_block + static_cast<int>(block) + 1 == encoder_layers;
   }
   // Returns whether the weights use the gradient that enters a layer unchanged.
   bool passes_on() const { return gathered == 0 && dropped == 0; }
@@ -80,7 +100,7 @@ enum class Held : unsigned char {
 
 // The moments of a part, `steps` for each pass, in the order of the code. At the last moment of a
 // pass, all memory that its end frees is free, and the next pass has not allocated memory.
-constexpr int steps = 16, last = steps - 2;
+constexpr int steps = 20, last = steps - 2;
 constexpr int forward = 0, input_half = steps, weight_half = 2 * steps;
 constexpr int forward_end = forward + last, input_end = input_half + last,
               done = weight_half + last;
@@ -93,14 +113,21 @@ struct Row {
 };
 
 // clang-format off
-std::vector<Row> block_rows(const Sizes& z) {
+std::vector<Row> block_rows(const Sizes& z, std::size_t block) {
   enum Moment : int {
-    norm1 = forward, qkv, split, core, context, projection, fc1, fc2,
-    d_mlp = input_half, d_fc1, d_norm2, d_again, d_core, d_return, d_join, d_qkv,
-    w_mlp = weight_half, w_attention
+    norm1 = forward, qkv, split, core, context, projection,
+    cross_norm, cross_q, cross_kv, cross_core, cross_context, cross_projection, fc1, fc2, end,
+    d_mlp = input_half, d_fc1, d_norm2, d_cross, d_cross_core, d_cross_q, d_cross_kv, d_cross_norm,
+    d_again, d_core, d_return, d_join, d_qkv,
+    w_mlp = weight_half, w_cross, w_attention
   };
   using enum Held;
   const std::size_t again = z.selective ? z.P : 0;
+  const auto crossed = [cross = z.crosses(block)](std::size_t bytes) { return cross ? bytes : 0; };
+  const auto ended = [end = z.ends_encoder(block)](std::size_t bytes) { return end ? bytes : 0; };
+  const std::size_t q = crossed(z.M / z.t), P = crossed(z.P), gathered = crossed(z.gathered),
+                    own = crossed(z.own);
+  const bool cross = own > 0;
   return {
       {saved, "norm1", z.own, norm1, w_attention},
       {saved, "statistics of norm1", z.R, norm1, done},
@@ -113,12 +140,28 @@ std::vector<Row> block_rows(const Sizes& z) {
       {saved, "kept by attention over cp", z.context.kept, core, d_core},
       {now,   "attention over cp", z.context.forward.buffers, core, core},
       {now,   "scores", z.P, core, core},
+      {now,   "relative bias of all pairs", z.pairs * z.E, core, core},
       {now,   "probabilities, if recomputed", again, core, context},
       {saved, "probabilities, otherwise", z.P - again, core, d_core},
       {now,   "probabilities dropped", z.P_dropped, context, context},
       {saved, "log of the sum of exp", z.log_sum_exp, core, d_core},
       {saved, "context", z.M / z.t, z.over_cp ? core : context, w_attention},
       {now,   "residual before its scatter", z.gathered, projection, projection},
+      {saved, "cross norm", own, cross_norm, w_cross},
+      {saved, "statistics of the cross norm", crossed(z.R), cross_norm, done},
+      {saved, "crossed", own, cross_q, done},
+      {saved, "queries of cross attention", q, cross_q, d_cross_core},
+      {now,   "cross norm of all rows", gathered, cross_q, cross_q},
+      {saved, "its keys and values", 2 * q, cross_kv, d_cross_core},
+      {now,   "encoded rows, all", gathered, cross_kv, cross_kv},
+      {now,   "its scores", P, cross_core, cross_core},
+      {now,   "its probabilities, if recomputed", crossed(again), cross_core, cross_context},
+      {saved, "its probabilities, otherwise", P - crossed(again), cross_core, d_cross_core},
+      {now,   "its probabilities dropped", crossed(z.P_dropped), cross_context, cross_context},
+      {saved, "its context", q, cross_context, w_cross},
+      {now,   "crossed before its scatter", gathered, cross_projection, cross_projection},
+      {saved, "encoder's end before its norm", ended(z.own), norm1, done},
+      {saved, "statistics of that norm", ended(z.R), end, done},
       {saved, "norm2", z.own, fc1, w_mlp},
       {saved, "statistics of norm2", z.R, fc1, done},
       {now,   "norm2 of all rows", z.gathered, fc1, fc1},
@@ -132,7 +175,21 @@ std::vector<Row> block_rows(const Sizes& z) {
       {later, "d_inner", z.inner, d_mlp, w_mlp},
       {now,   "d_active", z.ffn, d_mlp, d_mlp},
       {now,   "d_norm2 before its scatter", z.gathered, d_fc1, d_fc1},
-      {later, "d_residual", z.own, d_norm2, z.passes_on() ? w_attention : input_end},
+      {later, "d_unnormed of the encoder's end", ended(z.own), d_mlp, done},
+      {later, "d_crossed", own, d_norm2, z.passes_on() ? w_cross : d_cross_norm},
+      {later, "d_cross_norm", own, d_cross, done},
+      {later, "d_crossed dropped", crossed(z.dropped), d_cross,
+       z.gathered > 0 ? d_cross_kv : w_cross},
+      {later, "d_crossed of all rows", gathered, d_cross_core, w_cross},
+      {later, "d_q and d_kv", 3 * q, d_cross, w_cross},
+      {now,   "d_context of cross attention", q, d_cross_core, d_cross_core},
+      {now,   "its probabilities again", crossed(again), d_cross_core, d_cross_core},
+      {now,   "its scores again, dropped probabilities, or d_scores", P, d_cross_core,
+       d_cross_core},
+      {now,   "d_cross_norm before its scatter", gathered, d_cross_q, d_cross_q},
+      {now,   "d_encoded of this block", own + gathered, d_cross_kv, d_cross_kv},
+      {later, "d_residual", z.own, cross ? d_cross_norm : d_norm2,
+       z.passes_on() ? w_attention : input_end},
       {later, "d_residual dropped", z.dropped, d_again, z.gathered > 0 ? d_qkv : w_attention},
       {later, "d_residual of all rows", z.gathered, d_core, w_attention},
       {later, "d_norm1", z.own, d_again, done},
@@ -144,9 +201,11 @@ std::vector<Row> block_rows(const Sizes& z) {
       {now,   "probabilities again", again, d_again, d_core},
       {now,   "d_context", z.M / z.t, d_core, z.over_cp ? d_return : d_core},
       {now,   "probabilities dropped, then d_scores", z.P, d_core, d_core},
+      {now,   "gradient of the relative bias", z.pairs * z.A + z.table * (z.A + z.E), d_core, d_core},
       {now,   "d_norm1 before its scatter", z.gathered, d_qkv, d_qkv},
 
       {now,   "norm2 of all rows again", z.gathered, w_mlp, w_mlp},
+      {now,   "cross norm or encoded rows again", gathered, w_cross, w_cross},
       {now,   "norm1 of all rows again", z.gathered, w_attention, w_attention},
   };
 }
@@ -229,7 +288,7 @@ Passage::Passage(const Sizes& z, const ActivationOptions& options, bool apart)
   run(z, apart);
   for (auto& changes : changes_) changes.resize(static_cast<std::size_t>(end) + 1);
   if (z.first_stage) hold(parts_.front(), embedding_rows(z));
-  for (std::size_t block = 0; block < z.L; ++block) hold(parts_[block + 1], block_rows(z));
+  for (std::size_t block = 0; block < z.L; ++block) hold(parts_[block + 1], block_rows(z, block));
   if (z.last_stage) hold(parts_.back(), head_rows(z));
   hold_borders(z, options);
 }
@@ -296,36 +355,38 @@ void Passage::hold(const Part& part, const std::vector<Row>& rows) {
 // and d_x in backward. The caller owns the tensors between stages.
 void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
   const bool distribute = options.distribute_saved_activations, to_host = options.cpu_checkpointing;
-  const std::size_t share = distribute ? z.own / z.t : z.own;
+  const std::size_t share = distribute ? z.border / z.t : z.border;
   for (std::size_t to = 1; to < parts_.size(); ++to) {
     if ((to == 1 && !z.first_stage) || (to == parts_.size() - 1 && !z.last_stage)) continue;
     const Part &before = parts_[to - 1], &part = parts_[to];
     // The weights of the part before use d_x, unless they use a gathered or dropped copy.
-    const int user = to == 1 ? done : z.passes_on() ? weight_half : input_end;
-    hold(later_, z.own, part.at(input_half), before.at(user));
+    const int user = to == 1 || z.ends_encoder(to - 2) ? done
+                     : z.passes_on()                   ? weight_half
+                                                       : input_end;
+    hold(later_, z.border, part.at(input_half), before.at(user));
 
     const std::size_t block = to - 1;
     const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const LayerGroup& one) {
       return one.recomputed && one.begin <= block && block < one.end;
     });
     if (group == groups_.end() || (block == group->begin && !distribute && !to_host)) {
-      hold(Category::activations, z.own, before.at(forward), part.at(done));
+      hold(Category::activations, z.border, before.at(forward), part.at(done));
       continue;
     }
-    hold(Category::buffers, z.own, before.at(forward), part.at(forward_end));
+    hold(Category::buffers, z.border, before.at(forward), part.at(forward_end));
     if (block > group->begin) {
-      hold(later_, z.own, before.again, part.at(done));
+      hold(later_, z.border, before.again, part.at(done));
     } else {
       const int gathered = gathers_[static_cast<std::size_t>(group - groups_.begin())];
       if (!to_host) hold(Category::activations, share, part.at(forward), gathered);
       if (to_host) host_saved += share;
       if (to_host && distribute) hold(Category::buffers, share, gathered, gathered);
-      hold(later_, z.own, gathered, part.at(done));
+      hold(later_, z.border, gathered, part.at(done));
     }
   }
   for (const LayerGroup& group : groups_) {  // the output of a second forward
     const int again = parts_[group.end].again;
-    if (group.recomputed) hold(Category::buffers, z.own, again, again + last);
+    if (group.recomputed) hold(Category::buffers, z.border, again, again + last);
   }
 }
 

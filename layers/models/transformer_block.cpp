@@ -10,24 +10,41 @@ TransformerBlock::TransformerBlock(const Context& context, const std::string& na
       attention_dropout_{context, name + ".attention.dropout", config.hidden_dropout},
       norm2_(context, name + ".norm2", config),
       mlp_(context, name + ".mlp", config),
-      mlp_dropout_{context, name + ".mlp.dropout", config.hidden_dropout} {}
+      mlp_dropout_{context, name + ".mlp.dropout", config.hidden_dropout} {
+  if (config.encoder_decoder())
+    cross_.emplace(Cross{Norm(context, name + ".cross_norm", config),
+                         CrossAttention(context, name + ".cross", config),
+                         {context, name + ".cross.dropout", config.hidden_dropout}});
+}
 
 void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
-                               const Draw& draw, const std::int32_t* lengths) {
+                               const BlockInputs& inputs) {
+  const Draw& draw = inputs.draw;
   saved.x = x;
   saved.draw = draw;
   const Tensor norm1 = context_.tensor(x.shape(), kept);
   norm1_.forward(x, norm1, saved.statistics1, kept);
   saved.residual = context_.tensor(x.shape(), kept);
-  attention_.forward(norm1, saved.residual, saved.attention, kept, draw, lengths);
+  attention_.forward(norm1, saved.residual, saved.attention, kept, draw, inputs.lengths,
+                     inputs.bias);
   attention_dropout_.apply(draw, saved.residual, saved.residual);
   context_.kernels().add(saved.residual, x, saved.residual);
+  Tensor before_mlp = saved.residual;
+  if (cross_) {
+    const Tensor norm = context_.tensor(x.shape(), kept);
+    cross_->norm.forward(saved.residual, norm, saved.cross_statistics, kept);
+    before_mlp = saved.crossed = context_.tensor(x.shape(), kept);
+    cross_->attention.forward(norm, inputs.encoded, saved.crossed, saved.cross, kept, draw,
+                              inputs.encoded_lengths);
+    cross_->dropout.apply(draw, saved.crossed, saved.crossed);
+    context_.kernels().add(saved.crossed, saved.residual, saved.crossed);
+  }
 
   const Tensor norm2 = context_.tensor(x.shape(), kept);
-  norm2_.forward(saved.residual, norm2, saved.statistics2, kept);
+  norm2_.forward(before_mlp, norm2, saved.statistics2, kept);
   mlp_.forward(norm2, y, saved.mlp, kept);
   mlp_dropout_.apply(draw, y, y);
-  context_.kernels().add(y, saved.residual, y);
+  context_.kernels().add(y, before_mlp, y);
 }
 
 // d_y is also the gradient of the residual path, so dropout is not in place.
@@ -40,31 +57,49 @@ Tensor TransformerBlock::dropped(const Dropout& dropout, const Tensor& d_y, cons
 }
 
 void TransformerBlock::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved,
-                                      Category kept) {
+                                      Category kept, const BlockGradients& also) {
   saved.d_norm2 = context_.tensor(d_y.shape(), kept);
   mlp_.backward_input(dropped(mlp_dropout_, d_y, saved.draw, kept), saved.d_norm2, saved.mlp, kept);
-  const Tensor d_residual = context_.tensor(d_y.shape(), kept);
-  norm2_.backward_input(saved.residual, saved.statistics2, saved.d_norm2, d_residual);
+  Tensor d_residual = context_.tensor(d_y.shape(), kept);
+  norm2_.backward_input(cross_ ? saved.crossed : saved.residual, saved.statistics2, saved.d_norm2,
+                        d_residual);
   context_.kernels().add(d_residual, d_y, d_residual);
+  if (cross_) {
+    const Tensor d_crossed = d_residual;
+    saved.d_cross_norm = context_.tensor(d_y.shape(), kept);
+    cross_->attention.backward_input(dropped(cross_->dropout, d_crossed, saved.draw, kept),
+                                     saved.d_cross_norm, also.encoded, saved.cross, kept);
+    d_residual = context_.tensor(d_y.shape(), kept);
+    cross_->norm.backward_input(saved.residual, saved.cross_statistics, saved.d_cross_norm,
+                                d_residual);
+    context_.kernels().add(d_residual, d_crossed, d_residual);
+  }
 
   saved.d_norm1 = context_.tensor(d_y.shape(), kept);
   attention_.backward_input(dropped(attention_dropout_, d_residual, saved.draw, kept),
-                            saved.d_norm1, saved.attention, kept);
+                            saved.d_norm1, saved.attention, kept, also.bias);
   norm1_.backward_input(saved.x, saved.statistics1, saved.d_norm1, d_x);
   context_.kernels().add(d_x, d_residual, d_x);
 }
 
 void TransformerBlock::backward_weights(Saved& saved) {
   mlp_.backward_weights(saved.mlp);
-  norm2_.backward_weights(saved.residual, saved.statistics2, saved.d_norm2);
+  norm2_.backward_weights(cross_ ? saved.crossed : saved.residual, saved.statistics2,
+                          saved.d_norm2);
+  if (cross_) {
+    cross_->attention.backward_weights(saved.cross);
+    cross_->norm.backward_weights(saved.residual, saved.cross_statistics, saved.d_cross_norm);
+  }
   attention_.backward_weights(saved.attention);
   norm1_.backward_weights(saved.x, saved.statistics1, saved.d_norm1);
   saved = Saved();
 }
 
 Parameters TransformerBlock::parameters() {
-  return joined(
-      {norm1_.parameters(), attention_.parameters(), norm2_.parameters(), mlp_.parameters()});
+  Parameters cross;
+  if (cross_) cross = joined({cross_->norm.parameters(), cross_->attention.parameters()});
+  return joined({norm1_.parameters(), attention_.parameters(), cross, norm2_.parameters(),
+                 mlp_.parameters()});
 }
 
 }  // namespace layers

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/attention/relative_bias.h"
 #include "layers/models/gpt.h"
 #include "layers/models/gpt_memory.h"
 #include "layers/testing/sharded_case.h"
@@ -36,6 +37,7 @@ struct GptCase {
   int sequences = 1;  // of a micro-batch
   int micro_batches = 1;
   bool halves_apart = false;
+  double loss_scale = 1;  // gradients are divided by it
   ActivationOptions options{};
   Initializer initializer = Initializer::conformance(17, config.layers);
 
@@ -43,6 +45,15 @@ struct GptCase {
   Draw draw(int micro_batch) const { return {5, micro_batch * rows()}; }
   std::vector<std::int32_t> tokens(int micro_batch) const {
     return random_tokens(rows(), 100u + static_cast<unsigned>(micro_batch), config.vocabulary);
+  }
+  std::vector<std::int32_t> decoder_tokens(int micro_batch) const {
+    return random_tokens(rows(), 400u + static_cast<unsigned>(micro_batch), config.vocabulary);
+  }
+  std::vector<std::int32_t> buckets(bool causal) const {
+    std::vector<std::int32_t> all(
+        static_cast<std::size_t>(std::int64_t{config.sequence} * config.sequence));
+    relative_buckets(config.sequence, causal, all);
+    return all;
   }
   std::vector<std::int32_t> types(int micro_batch) const {
     return random_tokens(rows(), 300u + static_cast<unsigned>(micro_batch), 2);
@@ -92,6 +103,7 @@ class GptRanks {
       stages_.back()->initialize(run.initializer);
       round_values(rank, stages_.back()->parameters(), run.rounded_to);
       stages_.back()->zero_gradients();
+      stages_.back()->set_loss_scale(run.loss_scale);
     }
     for (int i = 0; i < run.stages; ++i) {
       const StageCase stage{run.tp, {i, run.stages}, run.sequences, run.dtype, run.options};
@@ -103,6 +115,7 @@ class GptRanks {
       targets_.push_back(run.targets(m));
       types_.push_back(run.types(m));
       lengths_.push_back(run.lengths(m));
+      decoder_tokens_.push_back(run.decoder_tokens(m));
     }
   }
 
@@ -117,13 +130,21 @@ class GptRanks {
     return loss;
   }
 
-  double forward(int m) {
+  TokenBatch batch(int m) const {
     const auto index = static_cast<std::size_t>(m);
     TokenBatch batch{tokens_[index].data(), targets_[index].data(), case_.sequences, case_.draw(m)};
-    if (case_.config.encoder()) {
+    if (case_.config.architecture != Architecture::decoder) {
       batch.types = types_[index].data();
       batch.lengths = lengths_[index].data();
+      batch.decoder_tokens = decoder_tokens_[index].data();
+      batch.encoder_buckets = encoder_buckets_.data();
+      batch.decoder_buckets = decoder_buckets_.data();
     }
+    return batch;
+  }
+
+  double forward(int m) {
+    const TokenBatch batch = this->batch(m);
     machine::Tensor in;
     for (const auto& stage : stages_) {
       const machine::Tensor out =
@@ -159,6 +180,7 @@ class GptRanks {
       Observed seen;
       observe_gradients(rank_, stage->parameters(), seen);
       for (auto& [name, values] : seen) {
+        for (double& value : values) value /= case_.loss_scale;
         std::vector<double>& sum = all[name];
         if (sum.empty()) {
           sum = std::move(values);
@@ -191,7 +213,9 @@ class GptRanks {
   GptCase case_;
   std::unique_ptr<machine::Device> host_ = machine::make_host_device();  // for checkpoints
   std::vector<std::unique_ptr<GptStage>> stages_;
-  std::vector<std::vector<std::int32_t>> tokens_, targets_, types_, lengths_;
+  std::vector<std::vector<std::int32_t>> tokens_, targets_, types_, lengths_, decoder_tokens_;
+  std::vector<std::int32_t> encoder_buckets_ = case_.buckets(false);
+  std::vector<std::int32_t> decoder_buckets_ = case_.buckets(true);
 };
 
 struct GptResult {

@@ -164,6 +164,12 @@ inline GptConfig bert(GptConfig config) {
   return config;
 }
 
+inline GptConfig t5(GptConfig config) {
+  config.architecture = Architecture::encoder_decoder;
+  config.position_embedding_type = PositionEmbedding::relative;
+  return config;
+}
+
 // For a single layer: random weights large enough that attention is far from uniform.
 inline Initializer large_values(unsigned seed) {
   return {.seed = seed,

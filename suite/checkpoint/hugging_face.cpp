@@ -94,7 +94,8 @@ std::vector<HuggingFaceTensor> llama(const TrainingConfig::Model& model) {
 }
 
 bool is_llama(const TrainingConfig::Model& model) {
-  return model.normalization == layers::Normalization::rms_norm && model.swiglu && model.rotary() &&
+  return model.architecture == layers::Architecture::decoder &&
+         model.normalization == layers::Normalization::rms_norm && model.swiglu && model.rotary() &&
          model.disable_bias_linear;
 }
 

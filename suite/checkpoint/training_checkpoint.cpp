@@ -61,7 +61,8 @@ zero::RangeStates slice(const zero::RangeStates& states, std::int64_t begin, std
 
 std::uint64_t unsigned_of(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 
-constexpr const char* tables[] = {"embedding.token.weight", "head.output.weight"};
+constexpr const char* tables[] = {"embedding.token.weight", "head.output.weight",
+                                  "head.output.bias"};
 constexpr const char* positions = "embedding.position.weight";
 const std::string only_values = "--only-values";  // a key of weights_facts
 

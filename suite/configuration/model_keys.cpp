@@ -11,7 +11,7 @@ constexpr double below_one = 1 - 0x1p-53;
 constexpr Limits extent() { return {.least = 1, .most = 1e7}; }
 
 const Needs learned{"--position-embedding-type learned_absolute",
-                    [](const TrainingConfig& c) { return !c.model.rotary(); }};
+                    [](const TrainingConfig& c) { return c.model.learned_positions(); }};
 const Needs rope{"--position-embedding-type rope",
                  [](const TrainingConfig& c) { return c.model.rotary(); }};
 
@@ -48,7 +48,8 @@ std::vector<Key> model_keys() {
              return c.model.max_position_embeddings == 0 ||
                     c.model.max_position_embeddings == c.model.sequence;
            }},
-      row("--architecture", "", AT(model.architecture), {.choices = {"decoder", "encoder"}}),
+      row("--architecture", "", AT(model.architecture),
+          {.choices = {"decoder", "encoder", "encoder-decoder"}}),
       row("--swiglu", "", AT(model.swiglu)),
       row("--disable-bias-linear", "", AT(model.disable_bias_linear)),
       row("--untie-embeddings-and-output-weights", "",
@@ -56,7 +57,7 @@ std::vector<Key> model_keys() {
       row("--normalization", "", AT(model.normalization), {.choices = {"LayerNorm", "RMSNorm"}}),
       row("--norm-epsilon", "", AT(model.layer_norm_epsilon), {.least = 1e-300, .most = 1}),
       row("--position-embedding-type", "", AT(model.position_embedding_type),
-          {.choices = {"learned_absolute", "rope"}}),
+          {.choices = {"learned_absolute", "rope", "relative"}}),
       row("--rotary-base", "", AT(model.rotary_base), {.least = 1, .most = 1e15}, &rope),
       row("--hidden-dropout", "", AT(model.hidden_dropout), {.most = below_one}),
       row("--attention-dropout", "", AT(model.attention_dropout), {.most = below_one}),

@@ -33,9 +33,18 @@ layers::GptConfig bert(layers::GptConfig shape) {
   return shape;
 }
 
+// layers: of both stacks.
+layers::GptConfig t5(layers::GptConfig shape) {
+  shape.architecture = layers::Architecture::encoder_decoder;
+  shape.position_embedding_type = layers::PositionEmbedding::relative;
+  shape.normalization = layers::Normalization::rms_norm;
+  shape.disable_bias_linear = true;
+  return shape;
+}
+
 const std::vector<NamedModel>& models() {
   constexpr int bytes = Corpus::vocabulary;
-  constexpr int bytes_and_mask = 384;  // the mask is the last token (trainer/masked_tokens.h)
+  constexpr int bytes_and_mask = 384;  // the mask is the last token (trainer/encoder_examples.h)
   static const std::vector<NamedModel> table{
       {"tiny", {.layers = 2, .hidden = 32, .heads = 4, .vocabulary = bytes, .sequence = 32}},
       {"small", {.layers = 4, .hidden = 64, .heads = 4, .vocabulary = bytes, .sequence = 64}},
@@ -49,6 +58,13 @@ const std::vector<NamedModel>& models() {
        bert({.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522, .sequence = 512})},
       {"bert_large",
        bert({.layers = 24, .hidden = 1024, .heads = 16, .vocabulary = 30522, .sequence = 512})},
+      {"t5_tiny", t5({.layers = 4, .hidden = 32, .heads = 4, .vocabulary = bytes, .sequence = 32})},
+      {"t5_small",
+       t5({.layers = 12, .hidden = 512, .heads = 8, .vocabulary = 32128, .sequence = 512})},
+      {"t5_base",
+       t5({.layers = 24, .hidden = 768, .heads = 12, .vocabulary = 32128, .sequence = 512})},
+      {"t5_large",
+       t5({.layers = 48, .hidden = 1024, .heads = 16, .vocabulary = 32128, .sequence = 512})},
       {"llama_tiny",
        llama({.layers = 2, .hidden = 32, .heads = 8, .vocabulary = bytes, .sequence = 32}, 96, 4)},
       {"llama2_7b",

@@ -6,6 +6,8 @@
 //   gpt3_175b              Brown et al. 2020, arXiv:2005.14165
 //   bert_tiny              BERT's parts, for tests
 //   bert_base, bert_large  Devlin et al. 2019, arXiv:1810.04805
+//   t5_tiny                T5's parts, for tests
+//   t5_small, _base, _large  Raffel et al. 2020, arXiv:1910.10683
 //   llama_tiny             Llama's parts, for tests
 //   llama2_7b, _13b, _70b  Touvron et al. 2023, arXiv:2307.09288
 

@@ -151,6 +151,9 @@ struct TrainingConfig {
   int shards() const { return degrees.dp * degrees.cp; }
   // Whether the number of tokens that count differs between ranks and steps.
   bool counts_tokens() const { return uneven_tokens || model.encoder(); }
+  // Tokens of a sequence that the data has: of an encoder-decoder the decoder's follow the
+  // encoder's.
+  int drawn_sequence() const { return (model.encoder_decoder() ? 2 : 1) * model.sequence; }
   int own_sequence() const { return model.sequence / degrees.cp; }  // positions on a rank of cp
   machine::Dtype gradient_dtype() const;  // in which gradients are added up
   // Throws std::invalid_argument if the values do not support the dtypes of gradients.

@@ -29,17 +29,28 @@ Counts layer(const Model& model) {
 }
 
 double positions(const Model& model) {
-  if (model.rotary()) return 0;
+  if (!model.learned_positions()) return 0;
   const int rows =
       model.max_position_embeddings > 0 ? model.max_position_embeddings : model.sequence;
   return static_cast<double>(rows) * static_cast<double>(model.hidden);
 }
 
-// An encoder's token types, and the hidden layer of its head.
-double encoder_ends(const Model& model) {
-  if (!model.encoder()) return 0;
+// What a layer of an encoder-decoder's decoder has more: cross attention and its norm.
+Counts cross_attention(const Model& model) {
+  if (!model.encoder_decoder()) return {0, 0};
   const auto h = static_cast<double>(model.hidden);
-  return 2 * h + h * h + h + norm(model);
+  const double bias = model.disable_bias_linear ? 0 : h;
+  return {4 * h * h + 3 * bias, bias + norm(model)};
+}
+
+// What the ends of an encoder have more: token types, the hidden layer and the bias of the head; or
+// those of an encoder-decoder: the norm of the encoder's end and the relative bias.
+Counts other_ends(const Model& model) {
+  const auto h = static_cast<double>(model.hidden);
+  if (model.encoder_decoder())
+    return {2.0 * model.heads * layers::relative_buckets_count, norm(model)};
+  if (!model.encoder()) return {0, 0};
+  return {static_cast<double>(model.tokens), 2 * h + h * h + h + norm(model)};
 }
 
 }  // namespace
@@ -49,16 +60,22 @@ double parameters_of(const Model& model) {
   const Counts each = layer(model);
   const double table = static_cast<double>(model.tokens) * static_cast<double>(model.hidden) *
                        (model.untie_embeddings_and_output_weights ? 2 : 1);
-  const double bias = model.encoder() ? static_cast<double>(model.tokens) : 0;
-  return static_cast<double>(model.layers) * (each.cut + each.whole) + table + positions(model) +
-         norm(model) + encoder_ends(model) + bias;
+  const Counts cross = cross_attention(model), ends = other_ends(model);
+  return static_cast<double>(model.layers) * (each.cut + each.whole) +
+         model.layers / 2 * (cross.cut + cross.whole) + table + positions(model) + norm(model) +
+         ends.cut + ends.whole;
 }
 
 double parameters_of_rank(const Model& model, const machine::Degrees& degrees) {
   const auto tp = static_cast<double>(degrees.tp), pp = static_cast<double>(degrees.pp);
   if (!model.has_shape()) return static_cast<double>(model.parameters) / tp / pp;
   const Counts each = layer(model);
-  const double layers = static_cast<double>(model.layers) / pp * (each.cut / tp + each.whole);
+  const Counts cross = cross_attention(model), ends = other_ends(model);
+  const double own_layers = static_cast<double>(model.layers) / pp;
+  const double layers =
+      own_layers * (each.cut / tp + each.whole) +
+      std::min(own_layers, static_cast<double>(model.layers) / 2) * (cross.cut / tp + cross.whole) +
+      ends.cut / tp + ends.whole;
   const double table = static_cast<double>(padded_vocabulary(model, degrees.tp)) *
                        static_cast<double>(model.hidden) / tp;
   const double first = table + positions(model), last = table + norm(model);

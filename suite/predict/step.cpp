@@ -255,6 +255,10 @@ double Prediction::exposed_s() const {
 Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
                         const Software& software, Pipeline mode) {
   const machine::Degrees& degrees = config.degrees;
+  if (config.model.encoder_decoder())
+    throw std::invalid_argument(
+        "predict requires architecture decoder or encoder, because it has no time of cross "
+        "attention (got encoder-decoder)");
   if (config.micro_batches() < 1)
     throw std::invalid_argument(
         fmt::format("global-batch-size is {}; expected at least data-parallel size {} x "

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Ten steps of training equal those of PyTorch: the losses of BERT's and GPT-2's shape at mixed degrees.
+"""Ten steps of training equal those of PyTorch: the losses of BERT's, T5's and GPT-2's shape at mixed degrees.
 
 PyTorch computes the model, its gradients and AdamW in double. Initial values, sequences and masks are drawn here again,
-after the comments of machine/device/random.h, layers/parameter.h and suite/trainer/masked_tokens.h. Without PyTorch the
+after the comments of machine/device/random.h, layers/parameter.h and suite/trainer/encoder_examples.h. Without PyTorch the
 test is skipped."""
 
 import math
@@ -14,14 +14,15 @@ from process import NO_FIGURES, TemporaryFolder, read_run, shardmark
 try:
     import numpy as np
     import torch
-    from torch.nn.functional import cross_entropy, embedding, gelu, layer_norm, linear, scaled_dot_product_attention
+    from torch.nn.functional import cross_entropy, embedding, gelu, layer_norm, linear, rms_norm, scaled_dot_product_attention
 except ImportError:
     print("skipped: numpy and torch are not installed")
     sys.exit(77)
 
 SEED, STEPS, SEQUENCES, SEQUENCE = 1234, 10, 8, 32
-TEXT = b"Every rank of a group owns a part"  # one more than a sequence, so every sequence is known
-LAYERS, HIDDEN, HEADS = 2, 32, 4
+# A file has one more token than a sequence, or than those of both stacks, so every sequence is known.
+TEXT = b"Every rank of a group owns a part of each tensor, and sends it to others."
+HIDDEN, HEADS, BUCKETS = 32, 4, 32
 # All axes that slices vary, so that one case runs.
 CASE = ["--reference", "none", "--no-limits", "--max-seconds", "0.01", "--dtype", "float", "--transport", "shared_memory",
         "--optimizer", "adamw", "--model-args", "none", "--micro-batch-size", "1", "--uneven-tokens", "off",
@@ -65,97 +66,200 @@ def normal(name, shape, mean, deviation):
     return torch.tensor(mean + deviation * drawn.reshape(shape), requires_grad=True)
 
 
-def parameters(encoder, vocabulary):
-    shapes = {"embedding.token.weight": (vocabulary, HIDDEN), "embedding.position.weight": (SEQUENCE, HIDDEN)}
-    norms = ["head.norm"]
-    linears = {}
-    for block in (f"blocks.{i}." for i in range(LAYERS)):
-        norms += [block + "norm1", block + "norm2"]
-        linears.update({block + "attention.qkv": (3 * HIDDEN, HIDDEN), block + "attention.projection": (HIDDEN, HIDDEN),
-                        block + "mlp.fc1": (4 * HIDDEN, HIDDEN), block + "mlp.fc2": (HIDDEN, 4 * HIDDEN)})
-    if encoder:
-        shapes.update({"embedding.type.weight": (2, HIDDEN), "head.output.bias": (vocabulary,)})
-        norms.append("head.transform.norm")
-        linears["head.transform"] = (HIDDEN, HIDDEN)
-    for name, shape in linears.items():
-        shapes.update({name + ".weight": shape, name + ".bias": shape[:1]})
-    for name in norms:
-        shapes.update({name + ".gain": (HIDDEN,), name + ".bias": (HIDDEN,)})
+class Model:
+    """GPT-2's shape: norms first, learned positions. Subclasses have other parts."""
+    layers, vocabulary, biases = 2, 256, True
 
-    def made(name, shape):
+    def __init__(self):
+        self.norms, self.linears = ["head.norm"], {}
+        self.shapes = {"embedding.token.weight": (self.vocabulary, HIDDEN)}
+        for index, block in enumerate(self.blocks()):
+            self.add_block(index, block)
+        self.add_ends()
+        for name, shape in self.linears.items():
+            self.shapes[name + ".weight"] = shape
+            if self.biases:
+                self.shapes[name + ".bias"] = shape[:1]
+        for name in self.norms:
+            self.shapes[name + ".gain"] = (HIDDEN,)
+            if self.biases:
+                self.shapes[name + ".bias"] = (HIDDEN,)
+        self.values = {name: self.drawn(name, shape) for name, shape in self.shapes.items()}
+
+    def blocks(self):
+        return [f"blocks.{i}." for i in range(self.layers)]
+
+    def add_block(self, _, block):
+        self.norms += [block + "norm1", block + "norm2"]
+        self.linears.update({
+            block + "attention.qkv": (3 * HIDDEN, HIDDEN), block + "attention.projection": (HIDDEN, HIDDEN),
+            block + "mlp.fc1": (4 * HIDDEN, HIDDEN), block + "mlp.fc2": (HIDDEN, 4 * HIDDEN)})
+
+    def add_ends(self):
+        self.shapes["embedding.position.weight"] = (SEQUENCE, HIDDEN)
+
+    def drawn(self, name, shape):
         if len(shape) == 1:
             return normal(name, shape, 1 if name.endswith("gain") else 0, 0.1)
         residual = name.endswith(("projection.weight", "fc2.weight"))
-        return normal(name, shape, 0, 0.02 / math.sqrt(2 * LAYERS) if residual else 0.02)
+        return normal(name, shape, 0, 0.02 / math.sqrt(2 * self.layers) if residual else 0.02)
 
-    return {name: made(name, shape) for name, shape in shapes.items()}
+    def normed(self, x, name):
+        gain = self.values[name + ".gain"]
+        if not self.biases:
+            return rms_norm(x, (HIDDEN,), gain, 1e-5)
+        return layer_norm(x, (HIDDEN,), gain, self.values[name + ".bias"], 1e-5)
 
+    def dense(self, x, name):
+        return linear(x, self.values[name + ".weight"], self.values.get(name + ".bias"))
 
-def sequences(step, encoder, vocabulary):
-    """Returns tokens, targets, types and lengths of a step."""
-    rows = []
-    for index in range(step * SEQUENCES, (step + 1) * SEQUENCES):
-        tokens, targets, types, length = list(TEXT[:-1]), list(TEXT[1:]), [0] * SEQUENCE, SEQUENCE
-        if encoder:
-            length = SEQUENCE - int(uniform("masked.length", index) * ((SEQUENCE + 1) // 2))
-            second = length - int(uniform("masked.segment", index) * length)
-            types = [int(second <= i < length) for i in range(SEQUENCE)]
-            tokens[length:] = [0] * (SEQUENCE - length)
-            targets = [-100] * SEQUENCE
-            for i in range(length):
-                at = index * SEQUENCE + i
-                if i > 0 and uniform("masked.position", at) >= 0.15:
-                    continue
-                targets[i] = tokens[i]
-                way = uniform("masked.token", at)
-                if way < 0.8:
-                    tokens[i] = vocabulary - 1
-                elif way < 0.9:
-                    tokens[i] = int(uniform("masked.random", at) * vocabulary)
-        rows.append((tokens, targets, types, length))
-    return [torch.tensor(column) for column in zip(*rows)]
-
-
-def logits(values, encoder, tokens, types, lengths):
-    def normed(x, name):
-        return layer_norm(x, (HIDDEN,), values[name + ".gain"], values[name + ".bias"], 1e-5)
-
-    def dense(x, name):
-        return linear(x, values[name + ".weight"], values[name + ".bias"])
-
-    table = values["embedding.token.weight"]
-    x = embedding(tokens, table) + values["embedding.position.weight"]
-    if encoder:
-        x = x + embedding(types, values["embedding.type.weight"])
-    seen = torch.arange(SEQUENCE)[None, None, None, :] < lengths[:, None, None, None] if encoder else None
-    for block in (f"blocks.{i}." for i in range(LAYERS)):
-        qkv = dense(normed(x, block + "norm1"), block + "attention.qkv")
+    def attention(self, x, block, **options):
+        qkv = self.dense(self.normed(x, block + "norm1"), block + "attention.qkv")
         q, k, v = qkv.view(SEQUENCES, SEQUENCE, HEADS, 3, -1).permute(3, 0, 2, 1, 4)
-        attended = scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=not encoder)
-        x = x + dense(attended.transpose(1, 2).reshape(x.shape), block + "attention.projection")
-        inner = dense(normed(x, block + "norm2"), block + "mlp.fc1")
-        x = x + dense(gelu(inner, approximate="tanh"), block + "mlp.fc2")
-    x = normed(x, "head.norm")
-    if encoder:
-        x = normed(gelu(dense(x, "head.transform"), approximate="tanh"), "head.transform.norm")
-        return linear(x, table, values["head.output.bias"])
-    return x @ table.T
+        return self.dense(joined(scaled_dot_product_attention(q, k, v, **options)), block + "attention.projection")
+
+    def perceptron(self, x, block):
+        inner = self.dense(self.normed(x, block + "norm2"), block + "mlp.fc1")
+        return self.dense(gelu(inner, approximate="tanh"), block + "mlp.fc2")
+
+    def embedded(self, tokens):
+        return embedding(tokens, self.values["embedding.token.weight"])
+
+    def logits(self, tokens, *_):
+        x = self.embedded(tokens) + self.values["embedding.position.weight"]
+        for block in self.blocks():
+            x = x + self.attention(x, block, is_causal=True)
+            x = x + self.perceptron(x, block)
+        return self.normed(x, "head.norm") @ self.values["embedding.token.weight"].T
+
+    def sequence(self, _):
+        """Returns tokens, targets, the decoder's tokens or the types, and the length."""
+        return list(TEXT[:SEQUENCE]), list(TEXT[1:SEQUENCE + 1]), [0] * SEQUENCE, SEQUENCE
 
 
-def losses(encoder, vocabulary):
-    values = parameters(encoder, vocabulary)
-    groups = [{"params": [value for value in values.values() if (value.dim() > 1) == decays], "weight_decay": decay}
+class Bert(Model):
+    vocabulary = 384
+
+    def add_ends(self):
+        super().add_ends()
+        self.shapes.update({"embedding.type.weight": (2, HIDDEN), "head.output.bias": (self.vocabulary,)})
+        self.norms.append("head.transform.norm")
+        self.linears["head.transform"] = (HIDDEN, HIDDEN)
+
+    def logits(self, tokens, types, lengths):
+        x = self.embedded(tokens) + self.values["embedding.position.weight"]
+        x = x + embedding(types, self.values["embedding.type.weight"])
+        for block in self.blocks():
+            x = x + self.attention(x, block, attn_mask=seen_keys(lengths))
+            x = x + self.perceptron(x, block)
+        x = self.dense(self.normed(x, "head.norm"), "head.transform")
+        x = self.normed(gelu(x, approximate="tanh"), "head.transform.norm")
+        return linear(x, self.values["embedding.token.weight"], self.values["head.output.bias"])
+
+    def sequence(self, index):
+        tokens, length = list(TEXT[:SEQUENCE]), prefix_length(index)
+        second = length - int(uniform("masked.segment", index) * length)
+        types = [int(second <= i < length) for i in range(SEQUENCE)]
+        tokens[length:] = [0] * (SEQUENCE - length)
+        targets = [-100] * SEQUENCE
+        for i in range(length):
+            at = index * SEQUENCE + i
+            if i > 0 and uniform("masked.position", at) >= 0.15:
+                continue
+            targets[i] = tokens[i]
+            way = uniform("masked.token", at)
+            if way < 0.8:
+                tokens[i] = self.vocabulary - 1
+            elif way < 0.9:
+                tokens[i] = int(uniform("masked.random", at) * self.vocabulary)
+        return tokens, targets, types, length
+
+
+class T5(Model):
+    layers, biases = 4, False
+
+    def add_block(self, index, block):
+        super().add_block(index, block)
+        if 2 * index >= self.layers:
+            self.norms.append(block + "cross_norm")
+            self.linears.update({block + "cross.q": (HIDDEN, HIDDEN), block + "cross.kv": (2 * HIDDEN, HIDDEN),
+                                 block + "cross.projection": (HIDDEN, HIDDEN)})
+
+    def add_ends(self):
+        self.norms.append(self.blocks()[self.layers // 2 - 1] + "end")
+        self.shapes.update({f"embedding.{stack}_bias.weight": (HEADS, BUCKETS) for stack in ("encoder", "decoder")})
+
+    def bias(self, stack):
+        """Returns [heads, queries, keys], with the buckets of transformers' T5Attention."""
+        position = torch.arange(SEQUENCE)
+        behind = position[:, None] - position[None, :]  # of the key
+        count = BUCKETS // 2 if stack == "encoder" else BUCKETS
+        bucket = torch.zeros_like(behind)
+        if stack == "encoder":
+            bucket += (behind < 0) * count
+            behind = behind.abs()
+        else:
+            behind = behind.clamp(min=0)
+        exact = count // 2
+        large = exact + (torch.log2(behind.double().clamp(min=1) / exact) / math.log2(128 / exact) * (count - exact)).long()
+        bucket += torch.where(behind < exact, behind, large.clamp(max=count - 1))
+        return self.values[f"embedding.{stack}_bias.weight"][:, bucket]
+
+    def cross(self, x, encoded, block, seen):
+        q = self.dense(self.normed(x, block + "cross_norm"), block + "cross.q").view(SEQUENCES, SEQUENCE, HEADS, -1)
+        k, v = self.dense(encoded, block + "cross.kv").view(SEQUENCES, SEQUENCE, 2, HEADS, -1).permute(2, 0, 3, 1, 4)
+        attended = scaled_dot_product_attention(q.transpose(1, 2), k, v, attn_mask=seen, scale=1)
+        return self.dense(joined(attended), block + "cross.projection")
+
+    def logits(self, tokens, decoder_tokens, lengths):
+        seen, encoded, half = seen_keys(lengths), self.embedded(tokens), self.layers // 2
+        padding = torch.where(seen, 0.0, -math.inf)
+        for block in self.blocks()[:half]:
+            encoded = encoded + self.attention(encoded, block, attn_mask=self.bias("encoder") + padding, scale=1)
+            encoded = encoded + self.perceptron(encoded, block)
+        encoded = self.normed(encoded, self.blocks()[half - 1] + "end")
+        x = self.embedded(decoder_tokens)
+        later = torch.full((SEQUENCE, SEQUENCE), -math.inf, dtype=x.dtype).triu(1)
+        for block in self.blocks()[half:]:
+            x = x + self.attention(x, block, attn_mask=self.bias("decoder") + later, scale=1)
+            x = x + self.cross(x, encoded, block, seen)
+            x = x + self.perceptron(x, block)
+        return self.normed(x, "head.norm") @ self.values["embedding.token.weight"].T
+
+    def sequence(self, index):
+        length = prefix_length(index)
+        tokens = list(TEXT[:length]) + [0] * (SEQUENCE - length)
+        both = 2 * SEQUENCE
+        return tokens, list(TEXT[SEQUENCE + 1:both + 1]), list(TEXT[SEQUENCE:both]), length
+
+
+def prefix_length(index):
+    return SEQUENCE - int(uniform("masked.length", index) * ((SEQUENCE + 1) // 2))
+
+
+def seen_keys(lengths):
+    return torch.arange(SEQUENCE)[None, None, None, :] < lengths[:, None, None, None]
+
+
+def joined(heads):
+    return heads.transpose(1, 2).reshape(SEQUENCES, SEQUENCE, HIDDEN)
+
+
+def losses(model):
+    values = list(model.values.values())
+    groups = [{"params": [value for value in values if (value.dim() > 1) == decays], "weight_decay": decay}
               for decays, decay in ((True, 0.01), (False, 0))]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
     result = []
     for step in range(STEPS):
-        tokens, targets, types, lengths = sequences(step, encoder, vocabulary)
+        columns = zip(*(model.sequence(step * SEQUENCES + i) for i in range(SEQUENCES)))
+        tokens, targets, third, lengths = (torch.tensor(column) for column in columns)
         optimizer.zero_grad()
-        loss = cross_entropy(logits(values, encoder, tokens, types, lengths).flatten(0, 1), targets.flatten())
+        loss = cross_entropy(model.logits(tokens, third, lengths).flatten(0, 1), targets.flatten())
         loss.backward()
-        size = math.sqrt(sum(float((value.grad**2).sum()) for value in values.values()))
+        size = math.sqrt(sum(float((value.grad**2).sum()) for value in values))
         if size > 1:
-            for value in values.values():
+            for value in values:
                 value.grad /= size
         optimizer.step()
         result.append(loss.item())
@@ -163,25 +267,30 @@ def losses(encoder, vocabulary):
 
 
 class Losses(TemporaryFolder):
-    def compare(self, model, encoder, vocabulary, *words):
+    def compare(self, model, theirs, length, *words):
         with open(self.path("text"), "wb") as file:
-            file.write(TEXT)
+            file.write(TEXT[:length + 1])
         done = shardmark("run", "gpt_step", "--model", model, "--data", self.path("text"), "--seed", str(SEED),
                          "--global-batch-size", str(SEQUENCES), "--out", self.path("run"), *CASE, *words, env=NO_FIGURES)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        want = losses(encoder, vocabulary)
+        want = losses(theirs)
         record, = read_run(self.path("run"))["benchmarks"]
-        for step, (mine, theirs) in enumerate(zip(record["losses"], want, strict=True), 1):
-            print(f"{model}, step {step}: {mine}, relative difference {mine / theirs - 1:.1e}")
-            self.assertLess(abs(mine / theirs - 1), 1e-6, f"step {step}: {mine}, PyTorch {theirs}")
+        for step, (mine, exact) in enumerate(zip(record["losses"], want, strict=True), 1):
+            print(f"{model}, step {step}: {mine}, relative difference {mine / exact - 1:.1e}")
+            self.assertLess(abs(mine / exact - 1), 1e-6, f"step {step}: {mine}, PyTorch {exact}")
 
     def test_bert(self):
-        self.compare("bert_tiny", True, 384, "--ranks", "8", "--tensor-model-parallel-size", "2",
+        self.compare("bert_tiny", Bert(), SEQUENCE, "--ranks", "8", "--tensor-model-parallel-size", "2",
+                     "--pipeline-model-parallel-size", "2", "--data-parallel-size", "2", "--sequence-parallel", "on",
+                     "--zero-stage", "1")
+
+    def test_t5(self):
+        self.compare("t5_tiny", T5(), 2 * SEQUENCE, "--ranks", "8", "--tensor-model-parallel-size", "2",
                      "--pipeline-model-parallel-size", "2", "--data-parallel-size", "2", "--sequence-parallel", "on",
                      "--zero-stage", "1")
 
     def test_gpt2(self):
-        self.compare("tiny", False, 256, "--ranks", "4", "--tensor-model-parallel-size", "2",
+        self.compare("tiny", Model(), SEQUENCE, "--ranks", "4", "--tensor-model-parallel-size", "2",
                      "--data-parallel-size", "2", "--sequence-parallel", "off", "--zero-stage", "2")
 
 

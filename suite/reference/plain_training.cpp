@@ -73,15 +73,18 @@ void add(Rows& to, const Rows& from) {
 
 }  // namespace
 
-// The inputs and results of one block's forward for one sequence.
-struct Training::Block {
-  std::int64_t length = 0;  // of the sequence without padding
-  Rows x, norm1, qkv, probabilities, weights, context, residual, norm2, inner, active, y;
-};
+double Model::scale() const {
+  return encoder_decoder ? 1 : 1 / std::sqrt(static_cast<double>(head()));
+}
 
 double Model::flops(std::int64_t tokens) const {
-  const double block = static_cast<double>(hidden) * (qkv() + hidden + (swiglu ? 3.0 : 2.0) * ffn);
-  const double attention = static_cast<double>(hidden) * sequence * (encoder ? 2 : 1);
+  const double cross = encoder_decoder ? 2.0 * hidden : 0;  // mean over the layers of both stacks
+  const double block =
+      static_cast<double>(hidden) * (qkv() + hidden + cross + (swiglu ? 3.0 : 2.0) * ffn);
+  const double attention = static_cast<double>(hidden) * sequence *
+                           (encoder_decoder ? 2.5
+                            : encoder       ? 2
+                                            : 1);
   const double head = static_cast<double>(hidden) * (table_rows + (encoder ? hidden : 0));
   return 6.0 * static_cast<double>(tokens) * (layers * (block + attention) + head);
 }
@@ -92,13 +95,25 @@ Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
   const double residual = weight / std::sqrt(2.0 * model.layers);
   const std::int64_t hidden = model.hidden;
   declare("embedding.token.weight", model.table_rows * hidden, 0, weight, true);
-  if (!model.rotary) declare("embedding.position.weight", model.sequence * hidden, 0, weight, true);
+  if (model.has_positions())
+    declare("embedding.position.weight", model.sequence * hidden, 0, weight, true);
+  if (model.encoder_decoder)
+    for (const char* stack : {"encoder", "decoder"})
+      declare("embedding." + std::string(stack) + "_bias.weight", model.heads * Model::buckets, 0,
+              weight, true);
   if (model.encoder) declare("embedding.type.weight", 2 * hidden, 0, weight, true);
   for (int i = 0; i < model.layers; ++i) {
     const std::string block = "blocks." + std::to_string(i);
     declare_norm(block + ".norm1");
     declare_linear(block + ".attention.qkv", model.qkv(), hidden, weight);
     declare_linear(block + ".attention.projection", hidden, hidden, residual);
+    if (model.crosses(i)) {
+      declare_norm(block + ".cross_norm");
+      declare_linear(block + ".cross.q", hidden, hidden, weight);
+      declare_linear(block + ".cross.kv", 2 * hidden, hidden, weight);
+      declare_linear(block + ".cross.projection", hidden, hidden, residual);
+    }
+    if (model.ends_encoder(i)) declare_norm(block + ".end");
     declare_norm(block + ".norm2");
     declare_linear(block + ".mlp.fc1", (model.swiglu ? 2 : 1) * model.ffn, hidden, weight);
     declare_linear(block + ".mlp.fc2", hidden, model.ffn, residual);
@@ -218,107 +233,6 @@ Rows Training::linear_backward(const std::string& name, const Rows& x, const Row
   return d_x;
 }
 
-// Rotates the pair of columns i and i + head/2 of queries and keys by direction * position *
-// base^(-2i/head). Columns: for each group its queries, a key and a value.
-void Training::rotate(Rows& qkv, double direction) const {
-  if (!model_.rotary) return;
-  const int head = model_.head(), of_group = model_.heads / model_.groups + 2;
-  for (int position = 0; position < model_.sequence; ++position)
-    for (int at = 0; at < model_.groups * of_group; ++at) {
-      if (at % of_group == of_group - 1) continue;  // a value
-      double* const x = qkv.data() + std::int64_t{position} * model_.qkv() + at * head;
-      for (int i = 0; i < head / 2; ++i) {
-        const double angle = direction * position * std::pow(model_.rotary_base, -2.0 * i / head);
-        const double first = x[i], second = x[i + head / 2];
-        x[i] = first * std::cos(angle) - second * std::sin(angle);
-        x[i + head / 2] = first * std::sin(angle) + second * std::cos(angle);
-      }
-    }
-}
-
-std::int64_t Training::keys(const Block& block, std::int64_t query) const {
-  return model_.encoder ? block.length : query + 1;
-}
-
-void Training::attend(const std::string& name, std::int64_t sequence_index, Block& block) const {
-  const int head = model_.head(), shared = model_.heads / model_.groups, length = model_.sequence;
-  const std::int64_t width = model_.qkv();
-  const double scale = 1 / std::sqrt(static_cast<double>(head));
-  block.probabilities.assign(index(std::int64_t{model_.heads} * length * length), 0);
-  block.context.assign(index(std::int64_t{length} * model_.hidden), 0);
-  const auto row_of = [&](int h, int query) {
-    return index((std::int64_t{h} * length + query) * length);
-  };
-  for (int h = 0; h < model_.heads; ++h) {
-    const std::int64_t group = h / shared * (shared + 2);
-    const double* const q = block.qkv.data() + (group + h % shared) * head;
-    const double* const k = block.qkv.data() + (group + shared) * head;
-    for (int i = 0; i < length; ++i) {
-      double* const p = block.probabilities.data() + row_of(h, i);
-      double largest = -INFINITY, sum = 0;
-      for (int j = 0; j < keys(block, i); ++j) {
-        for (int d = 0; d < head; ++d) p[j] += scale * q[i * width + d] * k[j * width + d];
-        largest = std::max(largest, p[j]);
-      }
-      for (int j = 0; j < keys(block, i); ++j) sum += p[j] = std::exp(p[j] - largest);
-      for (int j = 0; j < keys(block, i); ++j) p[j] /= sum;
-    }
-  }
-  block.weights = block.probabilities;
-  drop(name + ".probabilities.dropout", model_.attention_dropout,
-       sequence_index * model_.heads * length * length, block.weights);
-  for (int h = 0; h < model_.heads; ++h) {
-    const double* const v =
-        block.qkv.data() + (h / shared * (shared + 2) + shared + 1) * std::int64_t{head};
-    for (int i = 0; i < length; ++i)
-      for (int j = 0; j < keys(block, i); ++j)
-        for (int d = 0; d < head; ++d)
-          block.context[index(std::int64_t{i} * model_.hidden + h * head + d)] +=
-              block.weights[row_of(h, i) + index(j)] * v[j * width + d];
-  }
-}
-
-Rows Training::attend_backward(const std::string& name, std::int64_t sequence_index,
-                               const Block& block, const Rows& d_context) const {
-  const int head = model_.head(), shared = model_.heads / model_.groups, length = model_.sequence;
-  const std::int64_t width = model_.qkv();
-  const double scale = 1 / std::sqrt(static_cast<double>(head));
-  Rows d_qkv(block.qkv.size()), d_p(block.probabilities.size());
-  for (int h = 0; h < model_.heads; ++h) {
-    const std::int64_t value = (h / shared * (shared + 2) + shared + 1) * std::int64_t{head};
-    for (int i = 0; i < length; ++i)
-      for (int j = 0; j < keys(block, i); ++j) {
-        const std::size_t at = index((std::int64_t{h} * length + i) * length + j);
-        for (int d = 0; d < head; ++d) {
-          const double gradient = d_context[index(std::int64_t{i} * model_.hidden + h * head + d)];
-          d_p[at] += gradient * block.qkv[index(j * width + value + d)];
-          d_qkv[index(j * width + value + d)] += block.weights[at] * gradient;
-        }
-      }
-  }
-  drop(name + ".probabilities.dropout", model_.attention_dropout,
-       sequence_index * model_.heads * length * length, d_p);
-  for (int h = 0; h < model_.heads; ++h) {
-    const std::int64_t group = h / shared * (shared + 2);
-    const std::int64_t query = (group + h % shared) * head, key = (group + shared) * head;
-    for (int i = 0; i < length; ++i) {
-      const std::size_t row = index((std::int64_t{h} * length + i) * length);
-      double sum = 0;
-      for (int j = 0; j < keys(block, i); ++j)
-        sum += d_p[row + index(j)] * block.probabilities[row + index(j)];
-      for (int j = 0; j < keys(block, i); ++j) {
-        const double d_score =
-            scale * block.probabilities[row + index(j)] * (d_p[row + index(j)] - sum);
-        for (int d = 0; d < head; ++d) {
-          d_qkv[index(i * width + query + d)] += d_score * block.qkv[index(j * width + key + d)];
-          d_qkv[index(j * width + key + d)] += d_score * block.qkv[index(i * width + query + d)];
-        }
-      }
-    }
-  }
-  return d_qkv;
-}
-
 // GELU, or SwiGLU of (gate, up).
 Rows Training::activate(const Rows& inner) const {
   if (!model_.swiglu) return gelu(inner);
@@ -344,31 +258,30 @@ Rows Training::activate_backward(const Rows& inner, const Rows& d_active) const 
   return d_inner;
 }
 
-Training::Block Training::forward(const std::string& name, std::int64_t sequence_index,
-                                  std::int64_t keys, const Rows& x) const {
+Block Training::forward(const std::string& name, std::int64_t sequence_index, Block block,
+                        const Rows& x) const {
   const int hidden = model_.hidden, inner = (model_.swiglu ? 2 : 1) * model_.ffn;
   const std::int64_t first = sequence_index * model_.sequence * hidden;
-  Block block;
-  block.length = keys;
   block.x = x;
   block.norm1 = norm(name + ".norm1", x);
-  block.qkv = linear(name + ".attention.qkv", block.norm1, hidden, model_.qkv());
-  rotate(block.qkv, 1);
-  attend(name + ".attention", sequence_index, block);
-  block.residual = linear(name + ".attention.projection", block.context, hidden, hidden);
+  block.self.qkv = linear(name + ".attention.qkv", block.norm1, hidden, model_.qkv());
+  rotate(block.self.qkv, 1);
+  attend(name + ".attention", sequence_index, block.self);
+  block.residual = linear(name + ".attention.projection", block.self.context, hidden, hidden);
   drop(name + ".attention.dropout", model_.hidden_dropout, first, block.residual);
   add(block.residual, x);
-  block.norm2 = norm(name + ".norm2", block.residual);
+  if (!block.encoded.empty()) cross(name, sequence_index, block);
+  block.norm2 = norm(name + ".norm2", block.before_mlp());
   block.inner = linear(name + ".mlp.fc1", block.norm2, hidden, inner);
   block.active = activate(block.inner);
   block.y = linear(name + ".mlp.fc2", block.active, model_.ffn, hidden);
   drop(name + ".mlp.dropout", model_.hidden_dropout, first, block.y);
-  add(block.y, block.residual);
+  add(block.y, block.before_mlp());
   return block;
 }
 
 Rows Training::backward(const std::string& name, std::int64_t sequence_index, const Block& block,
-                        const Rows& d_y) {
+                        const Rows& d_y, Rows* d_bias, Rows* d_encoded) {
   const int hidden = model_.hidden, inner = (model_.swiglu ? 2 : 1) * model_.ffn;
   const std::int64_t first = sequence_index * model_.sequence * hidden;
   Rows dropped = d_y;
@@ -377,14 +290,15 @@ Rows Training::backward(const std::string& name, std::int64_t sequence_index, co
       linear_backward(name + ".mlp.fc2", block.active, dropped, model_.ffn, hidden);
   const Rows d_norm2 = linear_backward(name + ".mlp.fc1", block.norm2,
                                        activate_backward(block.inner, d_active), hidden, inner);
-  Rows d_residual = norm_backward(name + ".norm2", block.residual, d_norm2);
+  Rows d_residual = norm_backward(name + ".norm2", block.before_mlp(), d_norm2);
   add(d_residual, d_y);
+  if (d_encoded) cross_backward(name, sequence_index, block, d_residual, *d_encoded);
 
   dropped = d_residual;
   drop(name + ".attention.dropout", model_.hidden_dropout, first, dropped);
   const Rows d_context =
-      linear_backward(name + ".attention.projection", block.context, dropped, hidden, hidden);
-  Rows d_qkv = attend_backward(name + ".attention", sequence_index, block, d_context);
+      linear_backward(name + ".attention.projection", block.self.context, dropped, hidden, hidden);
+  Rows d_qkv = attend_backward(name + ".attention", sequence_index, block.self, d_context, d_bias);
   rotate(d_qkv, -1);
   const Rows d_norm1 =
       linear_backward(name + ".attention.qkv", block.norm1, d_qkv, hidden, model_.qkv());
@@ -393,27 +307,40 @@ Rows Training::backward(const std::string& name, std::int64_t sequence_index, co
   return d_x;
 }
 
-double Training::train(std::int64_t sequence_index, const std::int32_t* tokens,
-                       const std::int32_t* targets, const std::int32_t* types, std::int64_t keys) {
-  const std::int64_t length = model_.sequence, hidden = model_.hidden, rows = model_.table_rows;
-  Parameter& table = parameters_.at("embedding.token.weight");
-  Parameter& output = model_.tied ? table : parameters_.at("head.output.weight");
-  Rows x(index(length * hidden));
-  for (std::int64_t i = 0; i < length * hidden; ++i) {
-    x[index(i)] = table.value[index(tokens[i / hidden] * hidden + i % hidden)];
-    if (!model_.rotary) x[index(i)] += parameters_.at("embedding.position.weight").value[index(i)];
+Rows Training::embedded(const std::string& dropout, std::int64_t sequence_index,
+                        const std::int32_t* tokens, const std::int32_t* types) const {
+  const std::int64_t hidden = model_.hidden;
+  Rows x(index(model_.sequence * hidden));
+  const auto value = [&](const char* name, std::int64_t i) {
+    return parameters_.at(name).value[index(i)];
+  };
+  for (std::int64_t i = 0; i < std::ssize(x); ++i) {
+    x[index(i)] = value("embedding.token.weight", tokens[i / hidden] * hidden + i % hidden);
+    if (model_.has_positions()) x[index(i)] += value("embedding.position.weight", i);
     if (model_.encoder)
-      x[index(i)] += parameters_.at("embedding.type.weight")
-                         .value[index(types[i / hidden] * hidden + i % hidden)];
+      x[index(i)] += value("embedding.type.weight", types[i / hidden] * hidden + i % hidden);
   }
-  const std::int64_t first = sequence_index * length * hidden;
-  drop("embedding.dropout", model_.hidden_dropout, first, x);
+  drop(dropout, model_.hidden_dropout, sequence_index * std::ssize(x), x);
+  return x;
+}
 
-  std::vector<Block> blocks;
-  for (int i = 0; i < model_.layers; ++i)
-    blocks.push_back(
-        forward("blocks." + std::to_string(i), sequence_index, keys, i == 0 ? x : blocks.back().y));
-  const Rows& last = blocks.back().y;
+void Training::embedded_backward(const std::string& dropout, std::int64_t sequence_index,
+                                 const std::int32_t* tokens, const std::int32_t* types, Rows d_x) {
+  const std::int64_t hidden = model_.hidden;
+  drop(dropout, model_.hidden_dropout, sequence_index * std::ssize(d_x), d_x);
+  const auto add_to = [&](const char* name, std::int64_t at, std::int64_t i) {
+    parameters_.at(name).gradient[index(at)] += d_x[index(i)];
+  };
+  for (std::int64_t i = 0; i < std::ssize(d_x); ++i) {
+    add_to("embedding.token.weight", tokens[i / hidden] * hidden + i % hidden, i);
+    if (model_.has_positions()) add_to("embedding.position.weight", i, i);
+    if (model_.encoder) add_to("embedding.type.weight", types[i / hidden] * hidden + i % hidden, i);
+  }
+}
+
+double Training::head(const Rows& last, const std::int32_t* targets, Rows& d_last) {
+  const std::int64_t length = model_.sequence, hidden = model_.hidden, rows = model_.table_rows;
+  Parameter& output = parameters_.at(model_.tied ? "embedding.token.weight" : "head.output.weight");
   const Rows normed = norm("head.norm", last);
   Rows inner, active, features = normed;
   if (model_.encoder) {
@@ -450,18 +377,25 @@ double Training::train(std::int64_t sequence_index, const std::int32_t* tokens,
     d_normed = linear_backward("head.transform", normed, gelu_backward(inner, d_active),
                                model_.hidden, model_.hidden);
   }
-  Rows d_x = norm_backward("head.norm", last, d_normed);
+  d_last = norm_backward("head.norm", last, d_normed);
+  return loss;
+}
+
+double Training::train(std::int64_t sequence_index, const Sequence& of) {
+  const Rows x = embedded("embedding.dropout", sequence_index, of.tokens, of.types);
+  std::vector<Block> blocks;
+  for (int i = 0; i < model_.layers; ++i) {
+    Block block;
+    block.self.causal = !model_.encoder;
+    block.self.length = of.keys;
+    blocks.push_back(forward("blocks." + std::to_string(i), sequence_index, std::move(block),
+                             i == 0 ? x : blocks.back().y));
+  }
+  Rows d_x;
+  const double loss = head(blocks.back().y, of.targets, d_x);
   for (int i = model_.layers - 1; i >= 0; --i)
     d_x = backward("blocks." + std::to_string(i), sequence_index, blocks[index(i)], d_x);
-  drop("embedding.dropout", model_.hidden_dropout, first, d_x);
-  for (std::int64_t i = 0; i < length * hidden; ++i) {
-    table.gradient[index(tokens[i / hidden] * hidden + i % hidden)] += d_x[index(i)];
-    if (!model_.rotary)
-      parameters_.at("embedding.position.weight").gradient[index(i)] += d_x[index(i)];
-    if (model_.encoder)
-      parameters_.at("embedding.type.weight")
-          .gradient[index(types[i / hidden] * hidden + i % hidden)] += d_x[index(i)];
-  }
+  embedded_backward("embedding.dropout", sequence_index, of.tokens, of.types, d_x);
   return loss;
 }
 
@@ -471,10 +405,14 @@ Step Training::step(const Batch& batch, double learning_rate, bool skip) {
   Step step;
   double counted = 0;
   for (std::size_t at = 0; at < batch.tokens.size(); at += length) {
-    step.loss += train((batch.first_token + static_cast<std::int64_t>(at)) / model_.sequence,
-                       batch.tokens.data() + at, batch.targets.data() + at,
-                       model_.encoder ? batch.types.data() + at : nullptr,
-                       model_.encoder ? batch.lengths[at / length] : model_.sequence);
+    const auto part = [at](const std::vector<std::int32_t>& of) {
+      return of.empty() ? nullptr : of.data() + at;
+    };
+    const Sequence one{part(batch.tokens), part(batch.targets), part(batch.types),
+                       part(batch.decoder_tokens),
+                       batch.lengths.empty() ? model_.sequence : batch.lengths[at / length]};
+    const auto number = (batch.first_token + static_cast<std::int64_t>(at)) / model_.sequence;
+    step.loss += model_.encoder_decoder ? train_both(number, one) : train(number, one);
     for (std::size_t i = 0; i < length; ++i) counted += batch.targets[at + i] >= 0;
   }
   step.loss /= counted;

@@ -1,5 +1,5 @@
 #pragma once
-// Training of a GPT, Llama or BERT model, implemented a second time: plain loops in double over
+// Training of a GPT, Llama, BERT or T5 model, implemented a second time: plain loops in double over
 // whole matrices, one sequence after the other. It judges the training step, so it includes nothing
 // of layers, zero and the trainer; both sides only draw the same random numbers.
 //
@@ -8,7 +8,8 @@
 //
 // The mathematics, with the papers that define it:
 //   model       Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971; Devlin et al. 2019,
-//               arXiv:1810.04805, with norms first (Shoeybi et al. 2019, arXiv:1909.08053)
+//               arXiv:1810.04805, with norms first (Shoeybi et al. 2019, arXiv:1909.08053); Raffel
+//               et al. 2020, arXiv:1910.10683, with GELU
 //   loss        cross-entropy, summed over the tokens that have a target; the softmax ignores rows
 //               of the table that are padding
 //   gradient    of the sum, divided once by the number of those tokens in the whole step
@@ -29,10 +30,16 @@ struct Model {
   int table_rows = 0, vocabulary = 0;                 // vocabulary: rows that are tokens
   int sequence = 0, ffn = 0;
   bool encoder = false;  // BERT: attention to all keys, token types, a hidden layer in the head
+  bool encoder_decoder = false;       // T5: half of the layers each
+  static constexpr int buckets = 32;  // of relative positions
   bool rms_norm = false, swiglu = false, rotary = false, biases = true, tied = true;
   double epsilon = 1e-5, rotary_base = 10000, hidden_dropout = 0, attention_dropout = 0;
 
   int head() const { return hidden / heads; }
+  double scale() const;  // of scores
+  bool has_positions() const { return !rotary && !encoder_decoder; }
+  bool crosses(int layer) const { return encoder_decoder && layer >= layers / 2; }
+  bool ends_encoder(int layer) const { return encoder_decoder && layer + 1 == layers / 2; }
   int qkv() const { return (heads + 2 * groups) * head(); }
   // Returns the floating-point operations of forward and backward for that many tokens.
   double flops(std::int64_t tokens) const;
@@ -50,14 +57,33 @@ struct Rule {
 struct Batch {
   std::vector<std::int32_t> tokens, targets;  // [sequences, sequence]; a negative target: none
   std::int64_t first_token = 0;               // number of tokens in earlier steps
-  // Of an encoder: the type of each token, and each sequence's length without padding.
-  std::vector<std::int32_t> types{}, lengths{};
+  // Of an encoder: the type of each token, and each sequence's length without padding. Of an
+  // encoder-decoder: the lengths of the encoder's sequences, and the decoder's tokens.
+  std::vector<std::int32_t> types{}, lengths{}, decoder_tokens{};
 };
 
 struct Parameter {
   std::vector<double> value, gradient;  // gradient: of the sum of the losses
   bool decays = false;
   std::vector<double> first_moment, second_moment;
+};
+
+// The inputs and results of attention for one sequence. The columns of qkv are, for each group, its
+// queries, a key and a value.
+struct Attention {
+  std::int64_t length = 0;  // of the keys without padding
+  bool causal = true;
+  std::vector<double> bias;  // of scores, [heads, queries, keys], or empty
+  std::vector<double> qkv, probabilities, weights, context;
+  // Returns the number of keys that a query sees.
+  std::int64_t keys(std::int64_t query) const { return causal ? query + 1 : length; }
+};
+// The inputs and results of one block's forward for one sequence. Without `encoded` it has no cross
+// attention.
+struct Block {
+  Attention self, cross;
+  std::vector<double> x, norm1, residual, encoded, cross_norm, crossed, norm2, inner, active, y;
+  const std::vector<double>& before_mlp() const { return encoded.empty() ? residual : crossed; }
 };
 
 struct Step {
@@ -82,7 +108,11 @@ class Training {
   }
 
  private:
-  struct Block;
+  // One sequence of a batch.
+  struct Sequence {
+    const std::int32_t *tokens, *targets, *types, *decoder_tokens;
+    std::int64_t keys;  // length without padding
+  };
   using Rows = std::vector<double>;  // [rows, columns]
 
   Parameter& declare(const std::string& name, std::int64_t size, double mean, double stddev,
@@ -96,19 +126,31 @@ class Training {
   Rows linear(const std::string& name, const Rows& x, int in, int out) const;
   Rows linear_backward(const std::string& name, const Rows& x, const Rows& d_y, int in, int out);
   void rotate(Rows& qkv, double direction) const;
-  std::int64_t keys(const Block& block, std::int64_t query) const;  // the number that it sees
-  void attend(const std::string& name, std::int64_t sequence_index, Block& block) const;
-  Rows attend_backward(const std::string& name, std::int64_t sequence_index, const Block& block,
-                       const Rows& d_context) const;
+  void attend(const std::string& name, std::int64_t sequence_index, Attention& attention) const;
+  // Adds to d_bias unless it is null.
+  Rows attend_backward(const std::string& name, std::int64_t sequence_index,
+                       const Attention& attention, const Rows& d_context, Rows* d_bias) const;
+  Rows bias(bool causal) const;
+  void bias_backward(bool causal, const Rows& d_bias);
+  void cross(const std::string& name, std::int64_t sequence_index, Block& block) const;
+  void cross_backward(const std::string& name, std::int64_t sequence_index, const Block& block,
+                      Rows& d_residual, Rows& d_encoded);
   Rows activate(const Rows& inner) const;
   Rows activate_backward(const Rows& inner, const Rows& d_active) const;
-  Block forward(const std::string& name, std::int64_t sequence_index, std::int64_t keys,
+  // block: with the settings of its attention and the encoder's rows.
+  Block forward(const std::string& name, std::int64_t sequence_index, Block block,
                 const Rows& x) const;
   Rows backward(const std::string& name, std::int64_t sequence_index, const Block& block,
-                const Rows& d_y);
-  // Returns the loss of a sequence and adds its gradients.
-  double train(std::int64_t sequence_index, const std::int32_t* tokens, const std::int32_t* targets,
-               const std::int32_t* types, std::int64_t keys);
+                const Rows& d_y, Rows* d_bias = nullptr, Rows* d_encoded = nullptr);
+  Rows embedded(const std::string& dropout, std::int64_t sequence_index, const std::int32_t* tokens,
+                const std::int32_t* types) const;
+  void embedded_backward(const std::string& dropout, std::int64_t sequence_index,
+                         const std::int32_t* tokens, const std::int32_t* types, Rows d_x);
+  // Returns the loss and sets the gradient of its input.
+  double head(const Rows& last, const std::int32_t* targets, Rows& d_last);
+  // Return the loss of a sequence and add its gradients.
+  double train(std::int64_t sequence_index, const Sequence& of);
+  double train_both(std::int64_t sequence_index, const Sequence& of);
   void update(double factor, double learning_rate);
 
   Model model_;

@@ -26,9 +26,13 @@ std::vector<layers::StageCase> chunks_of(const Trainer& trainer) {
 // Returns the shape of the tensor that stages exchange. With sequence parallelism it has the rank's
 // own rows.
 pipeline::Boundary boundary(const TrainingConfig& config) {
-  const int cut = config.activations.sequence_parallel ? config.degrees.tp : 1;
-  return {{std::int64_t{config.batch.micro_batch_size} * config.own_sequence() / cut,
-           config.model.hidden},
+  const layers::StageCase stage{.tp = config.degrees.tp,
+                                .stage = {},
+                                .sequences = config.batch.micro_batch_size,
+                                .dtype = config.precision.dtype,
+                                .options = config.activations,
+                                .cp = {config.degrees.cp, 0, config.context}};
+  return {{layers::boundary_rows(config.model, stage), config.model.hidden},
           config.precision.dtype};
 }
 

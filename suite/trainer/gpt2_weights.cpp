@@ -212,7 +212,8 @@ void refuse_unlike_gpt2(const layers::GptConfig& config) {
                       key, theirs, value));
   };
   const auto positions = config.position_embedding_type;
-  refuse(config.encoder(), "architecture", "encoder", "decoder");
+  refuse(config.architecture != layers::Architecture::decoder, "architecture",
+         name(config.architecture), "decoder");
   refuse(config.normalization != layers::Normalization::layer_norm, "normalization",
          name(config.normalization), "LayerNorm");
   refuse(positions != layers::PositionEmbedding::learned_absolute, "position-embedding-type",

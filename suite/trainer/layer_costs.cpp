@@ -48,13 +48,16 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
                d_out = between(!last, config.precision.dtype, boundary),
                out = last ? between(true, Dtype::float64, {1})
                           : between(true, config.precision.dtype, boundary);
-  const auto tokens = static_cast<std::size_t>(config.batch.micro_batch_size) *
-                      static_cast<std::size_t>(config.model.sequence);
+  const auto sequence = static_cast<std::size_t>(config.model.sequence);
+  // As many zeros as tokens, or as pairs of relative positions.
+  const std::size_t tokens =
+      std::max(static_cast<std::size_t>(config.batch.micro_batch_size), sequence) * sequence;
   const machine::Memory words = device.allocate(tokens * sizeof(std::int32_t), Category::buffers);
   const std::vector<std::int32_t> zeros(tokens);
   stream.copy(words.data(), zeros.data(), words.bytes());
   const auto* word = static_cast<const std::int32_t*>(words.data());
-  const layers::TokenBatch batch{word, word, config.batch.micro_batch_size, {config.seed, 0}, word};
+  const layers::TokenBatch batch{
+      word, word, config.batch.micro_batch_size, {config.seed, 0}, word, nullptr, word, word, word};
 
   std::array<double, passes + 1> seconds{};
   for (double& pass : seconds) {

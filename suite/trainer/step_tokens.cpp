@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
+#include "layers/attention/relative_bias.h"
 #include "machine/device/random.h"
-#include "suite/trainer/masked_tokens.h"
+#include "suite/trainer/encoder_examples.h"
 
 namespace suite {
 namespace {
@@ -12,12 +13,18 @@ std::size_t tokens_of_rank(const TrainingConfig& config) {
   return static_cast<std::size_t>(config.tokens() / config.shards());
 }
 
-// Numbers of a rank in a step: tokens and targets, and of an encoder types and lengths.
+std::size_t pairs_of_positions(const TrainingConfig& config) {
+  return static_cast<std::size_t>(config.model.sequence) *
+         static_cast<std::size_t>(config.model.sequence);
+}
+
+// Numbers of a rank in a step: tokens and targets; of an encoder types and lengths; of an
+// encoder-decoder the decoder's tokens, lengths and the buckets of both stacks.
 std::size_t numbers_of_rank(const TrainingConfig& config) {
   const std::size_t tokens = tokens_of_rank(config);
-  return config.model.encoder()
-             ? 3 * tokens + tokens / static_cast<std::size_t>(config.own_sequence())
-             : 2 * tokens;
+  if (config.model.architecture == layers::Architecture::decoder) return 2 * tokens;
+  return 3 * tokens + tokens / static_cast<std::size_t>(config.own_sequence()) +
+         (config.model.encoder_decoder() ? 2 * pairs_of_positions(config) : 0);
 }
 
 }  // namespace
@@ -35,10 +42,13 @@ StepTokens::StepTokens(const TrainingConfig& config, const Corpus& corpus, int d
       dp_rank_(dp_rank),
       positions_(
           config.context.placement(config.model.sequence, config.degrees.cp).segments(cp_rank)),
-      whole_(3 * static_cast<std::size_t>(config.model.sequence)) {}
+      whole_(4 * static_cast<std::size_t>(config.model.sequence)) {}
 
-std::size_t StepTokens::types() const { return 2 * tokens_of_rank(config_); }
+std::size_t StepTokens::third() const { return 2 * tokens_of_rank(config_); }
 std::size_t StepTokens::lengths() const { return 3 * tokens_of_rank(config_); }
+std::size_t StepTokens::buckets() const {
+  return numbers_of_rank(config_) - 2 * pairs_of_positions(config_);
+}
 
 void StepTokens::allocate(machine::Device& device) {
   device_ = &device;
@@ -47,6 +57,12 @@ void StepTokens::allocate(machine::Device& device) {
   drawn_memory_ = host_->allocate(bytes, machine::Category::buffers);
   drawn_ = {static_cast<std::int32_t*>(drawn_memory_.data()), count};
   tokens_ = device.allocate(bytes, machine::Category::buffers);
+  if (config_.model.encoder_decoder())
+    for (const bool causal : {false, true})
+      layers::relative_buckets(
+          config_.model.sequence, causal,
+          drawn_.subspan(buckets() + (causal ? pairs_of_positions(config_) : 0),
+                         pairs_of_positions(config_)));
   if (config_.counts_tokens())
     counted_ = machine::Tensor(device, machine::Dtype::float64, {1}, machine::Category::buffers);
 }
@@ -58,18 +74,16 @@ std::size_t StepTokens::bytes(const TrainingConfig& config) {
 
 void StepTokens::draw(std::int64_t step) {
   if (copied_) copied_->synchronize();
-  const int sequence = config_.model.sequence;
-  const auto length = static_cast<std::size_t>(sequence),
+  const auto length = static_cast<std::size_t>(config_.model.sequence),
              own = static_cast<std::size_t>(config_.own_sequence());
   const int of_a_rank = config_.batch.global_batch_size / config_.degrees.dp;
   first_ = static_cast<std::uint64_t>(step * config_.batch.global_batch_size +
                                       std::int64_t{dp_rank_} * of_a_rank);
   const std::size_t half = tokens_of_rank(config_);
-  const bool encoder = config_.model.encoder();
+  const bool has_third = config_.model.architecture != layers::Architecture::decoder;
   double mine = 0;
   for (std::size_t i = 0; i < half / own; ++i) {
-    corpus_.draw(config_.seed, first_ + i, sequence, whole_.data(), whole_.data() + length);
-    if (encoder) drawn_[lengths() + i] = mask(i);
+    draw_sequence(i);
     if (config_.uneven_tokens) ignore_tail(step, i);
     std::int32_t* token = drawn_.data() + i * own;
     for (const layers::Segment& segment : positions_)
@@ -77,7 +91,7 @@ void StepTokens::draw(std::int64_t step) {
         const auto position = static_cast<std::size_t>(segment.global + at * segment.stride);
         token[0] = whole_[position];
         token[half] = whole_[length + position];
-        if (encoder) token[2 * half] = whole_[2 * length + position];
+        if (has_third) token[2 * half] = whole_[2 * length + position];
         mine += token[half] >= 0;
       }
   }
@@ -95,13 +109,29 @@ void StepTokens::ignore_tail(std::int64_t step, std::size_t index) {
   std::fill(targets + counted, targets + config_.model.sequence, -1);
 }
 
-int StepTokens::mask(std::size_t index) {
+void StepTokens::draw_sequence(std::size_t index) {
   const TrainingConfig::Model& model = config_.model;
-  const auto length = static_cast<std::size_t>(model.sequence);
+  const int sequence = model.sequence;
+  const auto length = static_cast<std::size_t>(sequence);
+  const std::uint64_t number = first_ + index;
   const std::span<std::int32_t> whole(whole_);
-  return mask_tokens(config_.seed, first_ + index,
-                     model.tokens > 0 ? model.tokens : model.vocabulary,
-                     {whole.first(length), whole.subspan(length, length), whole.last(length)});
+  const auto tokens = whole.first(length), targets = whole.subspan(length, length),
+             third = whole.subspan(2 * length, length);
+  if (model.encoder_decoder()) {
+    std::vector<std::int32_t> next(2 * length);
+    corpus_.draw(config_.seed, number, 2 * sequence, whole.data(), next.data());
+    std::ranges::copy(targets, third.begin());  // the decoder's tokens
+    std::copy(next.begin() + sequence, next.end(), targets.begin());
+    const int read = prefix_length(config_.seed, number, length);
+    std::fill(tokens.begin() + read, tokens.end(), 0);
+    drawn_[lengths() + index] = read;
+    return;
+  }
+  corpus_.draw(config_.seed, number, sequence, tokens.data(), targets.data());
+  if (model.encoder())
+    drawn_[lengths() + index] =
+        mask_tokens(config_.seed, number, model.tokens > 0 ? model.tokens : model.vocabulary,
+                    {tokens, targets, third});
 }
 
 layers::TokenBatch StepTokens::batch(int micro_batch) const {
@@ -114,9 +144,14 @@ layers::TokenBatch StepTokens::batch(int micro_batch) const {
       drawn + tokens_of_rank(config_),
       rows,
       {config_.seed, (static_cast<std::int64_t>(first_) + sequences) * config_.model.sequence}};
-  if (config_.model.encoder()) {
-    batch.types = drawn + types();
-    batch.lengths = all + lengths() + sequences;
+  if (config_.model.architecture == layers::Architecture::decoder) return batch;
+  batch.lengths = all + lengths() + sequences;
+  if (config_.model.encoder_decoder()) {
+    batch.decoder_tokens = drawn + third();
+    batch.encoder_buckets = all + buckets();
+    batch.decoder_buckets = batch.encoder_buckets + pairs_of_positions(config_);
+  } else {
+    batch.types = drawn + third();
   }
   return batch;
 }

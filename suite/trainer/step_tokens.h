@@ -8,8 +8,9 @@
 //
 // Sequences are numbered over all steps; in a step by dp rank, then by micro-batch. A rank of
 // cp has its positions of every sequence. With uneven tokens only the first tokens of a sequence
-// count for the loss. An encoder has masked tokens (masked_tokens.h), the types of the tokens and
-// the lengths of the sequences.
+// count for the loss. An encoder has masked tokens (encoder_examples.h), the types of the tokens
+// and the lengths of the sequences; an encoder-decoder the tokens of both stacks, these lengths,
+// and the buckets of relative positions.
 
 #include <cstddef>
 #include <cstdint>
@@ -48,21 +49,23 @@ class StepTokens {
  private:
   // Removes the targets of the drawn sequence that do not count.
   void ignore_tail(std::int64_t step, std::size_t index);
-  // Makes an encoder's example of the drawn sequence. Returns its length.
-  int mask(std::size_t index);
-  // Where the rank's types and lengths begin in drawn_.
-  std::size_t types() const;
+  // Draws one sequence into whole_, and its length into drawn_.
+  void draw_sequence(std::size_t index);
+  // Where the rank's types or decoder's tokens, the lengths and the buckets begin in drawn_.
+  std::size_t third() const;
   std::size_t lengths() const;
+  std::size_t buckets() const;
 
   const TrainingConfig& config_;
   const Corpus& corpus_;
   int dp_rank_;
   std::vector<layers::Segment> positions_;  // of this rank
-  std::vector<std::int32_t> whole_;         // one sequence: its tokens, its targets, its types
+  std::vector<std::int32_t> whole_;  // one sequence: its tokens, its targets, then its types or
+                                     // decoder's tokens; the rest is for drawing
   machine::Device* device_ = nullptr;
   std::uint64_t first_ = 0;  // first sequence of this rank in this step
-  // int32: all micro-batches' tokens, then their targets; of an encoder, then the types, and the
-  // lengths of the sequences.
+  // int32: all micro-batches' tokens, then their targets; then of an encoder the types, of an
+  // encoder-decoder the decoder's tokens; then the lengths of the sequences, and the buckets.
   machine::Memory tokens_;
   // The same in pinned host memory, so the host does not wait for the copy.
   std::unique_ptr<machine::Device> host_;

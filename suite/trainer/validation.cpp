@@ -48,11 +48,11 @@ void validate_context(const TrainingConfig& config) {
         fmt::format("context-parallel-size {} requires use-flash-attn, because attention over cp "
                     "is blockwise",
                     cp));
-  if (cp > 1 && config.model.encoder())
+  if (cp > 1 && config.model.architecture != layers::Architecture::decoder)
     throw std::invalid_argument(
         fmt::format("context-parallel-size {} requires architecture decoder, because attention "
-                    "over cp is causal (got encoder)",
-                    cp));
+                    "over cp is causal (got {})",
+                    cp, name(config.model.architecture)));
   if (cp > 1 && config.model.attention_dropout > 0)
     throw std::invalid_argument(
         fmt::format("context-parallel-size {} requires attention-dropout 0 (got {:g})", cp,

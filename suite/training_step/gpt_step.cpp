@@ -193,6 +193,17 @@ struct GptStep : StepUnit {
         {encoder, in_bfloat16, vary("use-flash-attn", {"on"}), vary("zero-stage", {"3"}),
          full_recompute, vary("micro-batch-size", {"2"}), vary("uneven-tokens", {"on"})},
         grids({3}, {1}, {1}, {3}));
+    // Covers both stacks and the border between them, inside a stage and between two.
+    const auto both = vary("model", {"t5_tiny"});
+    add(full, "encoder-decoders",
+        {both, floats, stages, vary("sequence-parallel", {"off", "on"}),
+         vary("recompute-granularity", {"none", "selective", "full"})},
+        grids({1, 2, 4, 8}, {1, 2, 4}, {1, 2, 4}, {1, 2, 4}));
+    add(edges, "encoder-decoders", {both, batch, dropout, vary("zero-stage", {"3"}), rows_cut},
+        three);
+    add(edges, "encoder-decoders",
+        {both, in_bfloat16, batch, vary("recompute-granularity", {"selective"})},
+        grids({4}, {1}, {4}, {1}));
     add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
     add({smoke}, "smoke", on_host + Variations{tiny}, tp_and_dp);
     add({smoke}, "smoke", Variations{tiny, batch} + uneven_sgd, tp_and_dp);

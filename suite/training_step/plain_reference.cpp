@@ -6,7 +6,7 @@
 
 #include "machine/base/error.h"
 #include "suite/reference/plain_training.h"
-#include "suite/trainer/masked_tokens.h"
+#include "suite/trainer/encoder_examples.h"
 #include "suite/trainer/step_tokens.h"
 
 namespace suite {
@@ -32,6 +32,7 @@ plain::Model plain_model(const TrainingConfig& config) {
   plain.rotary = model.position_embedding_type == layers::PositionEmbedding::rope;
   plain.biases = !model.disable_bias_linear;
   plain.encoder = model.architecture == layers::Architecture::encoder;
+  plain.encoder_decoder = model.architecture == layers::Architecture::encoder_decoder;
   plain.tied = !model.untie_embeddings_and_output_weights;
   plain.epsilon = model.layer_norm_epsilon;
   plain.rotary_base = model.rotary_base;
@@ -66,20 +67,32 @@ plain::Batch batch_of(const TrainingConfig& config, const Corpus& corpus, int st
                      std::vector<std::int32_t>(size),
                      std::int64_t{step} * sequences * length,
                      std::vector<std::int32_t>(size),
-                     {}};
+                     {},
+                     std::vector<std::int32_t>(size)};
   for (int i = 0; i < sequences; ++i) {
     const auto at = static_cast<std::size_t>(i) * static_cast<std::size_t>(length);
     const auto index = static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(sequences) +
                        static_cast<std::uint64_t>(i);
-    corpus.draw(config.seed, index, length, batch.tokens.data() + at, batch.targets.data() + at);
     const auto part = [&](std::vector<std::int32_t>& of) {
       return std::span(of).subspan(at, static_cast<std::size_t>(length));
     };
-    batch.lengths.push_back(
-        config.model.encoder()
-            ? mask_tokens(config.seed, index, vocabulary,
-                          {part(batch.tokens), part(batch.targets), part(batch.types)})
-            : length);
+    const auto tokens = part(batch.tokens), targets = part(batch.targets);
+    if (config.model.encoder_decoder()) {
+      const auto both = 2 * static_cast<std::size_t>(length);
+      std::vector<std::int32_t> drawn(both), next(both);
+      corpus.draw(config.seed, index, 2 * length, drawn.data(), next.data());
+      std::copy_n(drawn.begin() + length, length, part(batch.decoder_tokens).begin());
+      std::copy_n(next.begin() + length, length, targets.begin());
+      const int read = prefix_length(config.seed, index, static_cast<std::size_t>(length));
+      std::copy_n(drawn.begin(), read, tokens.begin());
+      batch.lengths.push_back(read);
+    } else {
+      corpus.draw(config.seed, index, length, tokens.data(), targets.data());
+      batch.lengths.push_back(
+          config.model.encoder()
+              ? mask_tokens(config.seed, index, vocabulary, {tokens, targets, part(batch.types)})
+              : length);
+    }
     for (const std::vector<std::int32_t>* drawn : {&batch.tokens, &batch.targets})
       for (int j = 0; j < length; ++j)
         SHARDMARK_CHECK((*drawn)[at + static_cast<std::size_t>(j)], <, vocabulary);

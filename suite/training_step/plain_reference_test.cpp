@@ -69,6 +69,7 @@ TEST(PlainReference, AgreesWithTheLayersInDouble) {
   expect_agreement("gpt", tiny("tiny", nothing));
   expect_agreement("llama", tiny("llama_tiny", nothing));
   expect_agreement("bert", tiny("bert_tiny", nothing));
+  expect_agreement("t5", tiny("t5_tiny", nothing));
   expect_agreement("bert, padded table, dropout, uneven tokens",
                    tiny("bert_tiny", [](TrainingConfig& c) {
                      c.model.tokens = 300;
@@ -143,10 +144,13 @@ TEST(PlainTraining, GradientsAreSlopes) {
                            {2, 3, 4, 5, 6, 7, 8, 7, 6, -1, -1, -1},
                            12,
                            {0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1},
-                           {4, 6}};
+                           {4, 6},
+                           {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8}};
   plain::Model bert = gpt;
   bert.encoder = true;
-  for (const plain::Model& model : {gpt, llama, bert}) {
+  plain::Model t5 = gpt;
+  t5.encoder_decoder = true;
+  for (const plain::Model& model : {gpt, llama, bert, t5}) {
     plain::Training training(model, {}, 5);
     training.step(batch, 0, true);
     const auto gradients = training.parameters();

@@ -13,6 +13,7 @@
 #include "machine/device/random.h"
 #include "suite/configuration/keys.h"
 #include "suite/reference/first_step.h"
+#include "suite/reference/gradient_terms.h"
 #include "suite/training_step/plain_reference.h"
 
 namespace suite {
@@ -21,14 +22,15 @@ namespace {
 
 using machine::Dtype;
 
-// Displaces a gradient by `size` of its norm, in a direction drawn from the seed.
+// Displaces a gradient by `size` in the 2-norm, in a direction drawn from the seed. A gradient of
+// zeros stays.
 void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) {
   std::vector<double> values = to_doubles(gradient), direction(values.size());
   for (std::size_t i = 0; i < direction.size(); ++i) {
     const auto words = machine::philox(seed, i);  // a sum of four uniforms is nearly normal
     direction[i] = (static_cast<double>(words[0]) + words[1] + words[2] + words[3]) * 0x1p-32 - 2;
   }
-  const double scale = norm(direction) > 0 ? size * norm(values) / norm(direction) : 0;
+  const double scale = norm(direction) > 0 && norm(values) > 0 ? size / norm(direction) : 0;
   for (std::size_t i = 0; i < values.size(); ++i) values[i] += scale * direction[i];
   from_doubles(gradient, values);
 }
@@ -57,11 +59,18 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
         mine.layer = parameter->layer;
         mine.first_gradient = unscaled_gradient(trainer, *parameter);
       }
-    if (probe > 0 && !skips)
+    if (probe > 0 && !skips) {
+      std::map<std::string, double> sizes;
+      for (const collectives::Parameter* parameter : trainer.parameters())
+        sizes[parameter->name] = norm(to_doubles(parameter->gradient));
       for (const collectives::Parameter* parameter : trainer.parameters())
         displace(
-            parameter->gradient, gradient_epsilon(judged, parameter->layer),
+            parameter->gradient,
+            gradient_epsilon(judged, parameter->layer) *
+                size_of_terms(parameter->name, judged.model.layers,
+                              [&](const std::string& name) { return sizes.at(name); }),
             layers::random_key(static_cast<std::uint64_t>(1000 * probe + step), parameter->name));
+    }
     const zero::StepResult result = trainer.update();
     if (step == first) {
       history.gradient_norm = result.gradient_norm;
@@ -152,15 +161,20 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
   // Stored values have one more rounding than the master copy, which is rounded once per step.
   const double u = unit_roundoff(config.precision.dtype);
   const double master = std::min(u, unit_roundoff(Dtype::float32));
+  const auto norm_of = [&](const std::string& name) {
+    return norm(reference.exact.parameters.at(name).first_gradient);
+  };
   for (const auto& [name, exact] : reference.exact.parameters) {
     ParameterBounds& bound = bounds.parameters[name];
-    bound.first_gradient = gradient_epsilon(config, exact.layer) * norm(exact.first_gradient);
+    bound.first_gradient =
+        gradient_epsilon(config, exact.layer) * size_of_terms(name, config.model.layers, norm_of);
+    const double relative =
+        norm_of(name) > 0 ? bound.first_gradient / norm_of(name) : gradient_epsilon(config);
     std::vector<double> gradient = exact.first_gradient;
     for (double& value : gradient) value *= reference.exact.gradient_factor;
     // The clip factor has the relative error of the norm, at most that of the worst gradient.
     bound.after_one =
-        first_step_bound(first_rule(config), gradient, gradient_epsilon(config, exact.layer),
-                         gradient_epsilon(config));
+        first_step_bound(first_rule(config), gradient, relative, gradient_epsilon(config));
     bound.after_all = std::max(bound.after_all, bound.after_one);  // a changed sign may stay
     bound.after_one += (u + 2 * master) * norm(exact.after_one);
     bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);

@@ -9,21 +9,22 @@
 //   eps_g = k C^(L+1-l) eps    k = 4, C = 1.03 (arXiv:2506.09280, Theorem 5.3), l: the layer
 //   eps   = 2u + sqrt(n) u_a + sqrt(r) u_g + sqrt(M + 1) u_w
 //
-// u is the dtype's unit roundoff, u_a the accumulator's, and n the length of the longest sum
-// (Higham and Mary 2019, doi:10.1137/18M1226312: errors of sums grow as sqrt(n)). The last two
-// terms are there for gradients that are added up in 16 bits (u_g), or that are sent over dp in 16
-// bits (u_w). Each of the M micro-batches of all ranks rounds a gradient at most three times: into
-// the gradient, twice for a tied table, and in a sum over ranks or micro-batches. So r = 3 M + 3,
-// with the roundings of prescale_gradients. An embedding rounds once for each row of a token, so
-// the layer of the tables adds the tokens of the step to r. At most M ranks of dp have a
-// micro-batch. This bounds the raw gradients of the first step, and first_step.h bounds the effect
-// of such an error on the first update. Later, Adam's step does not depend on a gradient's size,
-// which magnifies small errors, and no closed form covers ten steps. Therefore the double run is
-// repeated `probes` times, with every gradient of every step displaced by exactly eps_g of its norm
-// in a random direction. The bound of the final parameters and losses is the largest distance from
-// the undisturbed run times `probe_margin` (a few random directions understate the worst one). If
-// the bound of the first step is larger, it is used instead. Rounding of the values themselves is
-// added. No measured deviation of the judged code is used.
+// It is relative to the gradient's own norm, or for a gradient that only passes through scores to
+// other norms (gradient_terms.h). u is the dtype's unit roundoff, u_a the accumulator's, and n the
+// length of the longest sum (Higham and Mary 2019, doi:10.1137/18M1226312: errors of sums grow as
+// sqrt(n)). The last two terms are there for gradients that are added up in 16 bits (u_g), or that
+// are sent over dp in 16 bits (u_w). Each of the M micro-batches of all ranks rounds a gradient at
+// most three times: into the gradient, twice for a tied table, and in a sum over ranks or micro-
+// batches. So r = 3 M + 3, with the roundings of prescale_gradients. An embedding rounds once for
+// each row of a token, so the layer of the tables adds the tokens of the step to r. At most M ranks
+// of dp have a micro-batch. This bounds the raw gradients of the first step, and first_step.h
+// bounds the effect of such an error on the first update. Later, Adam's step does not depend on a
+// gradient's size, which magnifies small errors, and no closed form covers ten steps. Therefore the
+// double run is repeated `probes` times, with every gradient of every step displaced by exactly
+// this error in a random direction. The bound of the final parameters and losses is the largest
+// distance from the undisturbed run times `probe_margin` (a few random directions understate the
+// worst one). If the bound of the first step is larger, it is used instead. Rounding of the values
+// themselves is added. No measured deviation of the judged code is used.
 //
 // The reference skips the steps that the judged run skipped because its gradients overflowed.
 // must_overflow (half_range.h) judges whether these steps must be skipped. "The first step" is the

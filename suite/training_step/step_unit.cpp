@@ -33,7 +33,7 @@ TrainingConfig config_of(const TrainingCase& c, const harness::Context& context)
 Corpus corpus_of(const std::string& file, std::uint64_t seed, const TrainingConfig& config) {
   const TrainingConfig::Model& model = config.model;
   return file.empty() ? Corpus::generated(seed, model.tokens > 0 ? model.tokens : model.vocabulary)
-                      : Corpus::from_file(file, model.sequence, model.tokens, seed,
+                      : Corpus::from_file(file, config.drawn_sequence(), model.tokens, seed,
                                           config.schedule.train_iters.value_or(0) *
                                               config.batch.global_batch_size);
 }
@@ -83,7 +83,7 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
 
 void StepUnit::check_files(const Case& c, const harness::Files& files) {
   const TrainingConfig config = completed(c.config);
-  if (!files.data.empty()) Corpus::check(files.data, config.model.sequence);
+  if (!files.data.empty()) Corpus::check(files.data, config.drawn_sequence());
   TrainingConfig trained = config;
   trained.seed = files.seed;
   check_saved_training(files, trained, [&] { return corpus_of(files.data, files.seed, trained); });

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 
+#include "suite/reference/gradient_terms.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_products.h"
 #include "suite/training_step/step_unit.h"
@@ -152,17 +153,25 @@ struct TrainingSpeed : StepUnit {
                    loss_epsilon(config_) * std::abs(exact_loss));
     if (is_skipped) return;
     const std::size_t count = context_.world.broadcast(context_.group, 0, exact.gradients.size());
+    const auto norm_of = [&](const std::string& name) {
+      return norm(std::ranges::find(exact.gradients, name, [](const auto& one) {
+                    return one.first;
+                  })->second);
+    };
     for (std::size_t at = 0; at < count; ++at) {
       const auto [name, whole] = context_.world.broadcast(
           context_.group, 0,
           exact.gradients.empty() ? decltype(exact.gradients)::value_type() : exact.gradients[at]);
+      const double size = context_.world.broadcast(
+          context_.group, 0,
+          exact.gradients.empty() ? 0.0 : size_of_terms(name, config_.model.layers, norm_of));
       for (const collectives::Parameter* mine : trainer.parameters()) {
         if (mine->name != name) continue;
         judge.numerics(
             fmt::format("{}, raw gradient of step {} against double", name, scales.size()),
             distance(unscaled_gradient(trainer, *mine),
                      shard(whole, *mine, trainer.grid().coordinate(machine::Axis::tp))),
-            gradient_epsilon(config_, mine->layer) * norm(whole));
+            gradient_epsilon(config_, mine->layer) * size);
       }
     }
   }

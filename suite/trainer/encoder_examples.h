@@ -1,8 +1,13 @@
 #pragma once
-// The examples on which an encoder trains (Devlin et al. 2019, arXiv:1810.04805, section 3.1), made
-// of a sequence of tokens by a rule that depends only on (seed, index of the sequence, position):
+// The examples on which encoders train, by rules that depend only on (seed, index of the sequence,
+// position). An encoder-decoder's encoder reads a sequence of prefix_length tokens, then padding;
+// the decoder predicts the tokens after a whole sequence (Raffel et al. 2020, arXiv:1910.10683,
+// section 3.2.3: prefix language modeling, in two stacks).
 //
-//   length   from more than half of the sequence to all of it; then padding: token 0, no target
+// An encoder's are masked (Devlin et al. 2019, arXiv:1810.04805, section 3.1), made
+// of a sequence of tokens:
+//
+//   length   prefix_length, then padding: token 0, no target
 //   types    0 in the first segment, 1 in the second, 0 in the padding
 //   masked   position 0 and 15 % of the others: 80 % of them become the mask token, 10 % a random
 //            token, 10 % keep their token; their target is the token, others have no target
@@ -23,6 +28,17 @@ namespace suite {
 struct MaskedTokens {
   std::span<std::int32_t> tokens, targets, types;
 };
+// Returns a number below `count`, which is positive, for `drawn` in [0, 1).
+inline std::size_t number_below(double drawn, std::size_t count) {
+  return std::min(static_cast<std::size_t>(drawn * static_cast<double>(count)), count - 1);
+}
+
+// Returns the length of a sequence without padding: more than half of it, up to all of it.
+inline int prefix_length(std::uint64_t seed, std::uint64_t index, std::size_t size) {
+  const double drawn = machine::uniform(machine::random_key(seed, "masked.length"), index);
+  return static_cast<int>(size - number_below(drawn, (size + 1) / 2));
+}
+
 // Returns the length. vocabulary: without the padding of the table.
 inline int mask_tokens(std::uint64_t seed, std::uint64_t index, int vocabulary,
                        const MaskedTokens& of) {
@@ -30,12 +46,8 @@ inline int mask_tokens(std::uint64_t seed, std::uint64_t index, int vocabulary,
   const auto draw = [&](std::string_view what, std::uint64_t number) {
     return machine::uniform(machine::random_key(seed, what), number);
   };
-  // At most `count` - 1.
-  const auto below = [](double drawn, std::size_t count) {
-    return std::min(static_cast<std::size_t>(drawn * static_cast<double>(count)), count - 1);
-  };
-  const std::size_t length = size - below(draw("masked.length", index), (size + 1) / 2);
-  const std::size_t second = length - below(draw("masked.segment", index), length);
+  const auto length = static_cast<std::size_t>(prefix_length(seed, index, size));
+  const std::size_t second = length - number_below(draw("masked.segment", index), length);
   for (std::size_t i = 0; i < size; ++i) {
     const std::uint64_t at = index * size + i;
     std::int32_t& token = of.tokens[i];
@@ -49,7 +61,7 @@ inline int mask_tokens(std::uint64_t seed, std::uint64_t index, int vocabulary,
       token = vocabulary - 1;
     else if (way < 0.9)
       token = static_cast<std::int32_t>(
-          below(draw("masked.random", at), static_cast<std::size_t>(vocabulary)));
+          number_below(draw("masked.random", at), static_cast<std::size_t>(vocabulary)));
   }
   return static_cast<int>(length);
 }

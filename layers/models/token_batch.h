@@ -1,0 +1,29 @@
+#pragma once
+// The tokens of one micro-batch, as a stage reads them.
+
+#include <cstdint>
+
+#include "layers/dropout.h"
+
+namespace layers {
+
+// int32 [sequences, rows of a sequence on this rank], in memory that the device reads. Tokens are
+// read on the first stage, targets on the last. A token with a negative target does not count.
+struct TokenBatch {
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* targets = nullptr;
+  int sequences = 1;
+  Draw draw{};  // its position in the training, for dropout
+  // Of an encoder: the type of each token, 0 or 1, read on the first stage; and the length of each
+  // sequence without padding, read on all stages until backward (null: no padding).
+  const std::int32_t* types = nullptr;
+  const std::int32_t* lengths = nullptr;
+  // Of an encoder-decoder: the decoder's tokens, read on the first stage; targets are theirs, and
+  // lengths the encoder's. The buckets of both stacks' pairs (relative_bias.h) are read on all
+  // stages.
+  const std::int32_t* decoder_tokens = nullptr;
+  const std::int32_t* encoder_buckets = nullptr;
+  const std::int32_t* decoder_buckets = nullptr;
+};
+
+}  // namespace layers
