@@ -1,0 +1,40 @@
+#pragma once
+// Sends each token to the ranks of its experts by an all-to-all whose parts differ (Megatron-LM's
+// --moe-token-dispatcher-type alltoall).
+//
+// Rank r sends S rows and receives R. Each of the four moves is one all_to_all_v of S or R rows of
+// hidden values, without the rank's own. Before the first, ranks all-gather num_experts int32
+// counts, unless rows are padded to the capacity, which all ranks know.
+//
+// Memory, kept from dispatch: index of S rows, two of R rows; S weights; the rows of the experts.
+// Kept from combine: S rows of outputs. combine_backward returns R rows. Buffers: messages.
+
+#include "layers/experts/dispatch/token_dispatcher.h"
+
+namespace layers {
+
+class AllToAllDispatcher final : public TokenDispatcher {
+ public:
+  AllToAllDispatcher(const Context& context, collectives::Communicator& group,
+                     const MoeConfig& config, ExpertParallel degrees);
+
+  Tensor dispatch(const Routing& routing, const Tensor& x, Saved& saved, Category kept) override;
+  Tensor make_outputs(const Saved& saved, Category kept) const override;
+  void combine(const Tensor& out, const Tensor& y, Saved& saved, Category kept) override;
+  Tensor combine_backward(const Tensor& d_y, std::vector<double>& d_weights, Saved& saved,
+                          Category kept) override;
+  void dispatch_backward(const Tensor& d_rows, const Tensor& d_x, Saved& saved) override;
+
+ private:
+  std::vector<std::int32_t> counts_of_all(const Routing& routing);
+  // Return rows grouped by expert, and rows in the order of saved.token.
+  Tensor to_experts(const Tensor& sent, const Saved& saved, Category category);
+  Tensor to_tokens(const Tensor& of_experts, const Saved& saved, Category category);
+
+  Context context_;
+  collectives::Communicator& group_;
+  MoeConfig config_;
+  ExpertParallel degrees_;
+};
+
+}  // namespace layers
