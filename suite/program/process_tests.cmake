@@ -24,6 +24,7 @@ function(process_test name script)
 endfunction()
 
 process_test(peer_data peer_data LABELS peer TIMEOUT 300)
+process_test(peer_moe peer_moe LABELS peer TIMEOUT 300 ENVIRONMENT SHARDMARK_MOE_VALUES=$<TARGET_FILE:moe_values>)
 process_test(disturbed_run disturbed_run TIMEOUT 600)
 process_test(kept_results kept_results TIMEOUT 600)
 set_tests_properties(suite_disturbed_run_test suite_kept_results_test PROPERTIES COST 80)  # they mostly wait
