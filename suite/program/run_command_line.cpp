@@ -92,7 +92,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.flag("--ignore-unknown-keys", line.ignore_unknown_keys,
                "warn about unsupported keys instead of failing");
   options.text("--data", "FILE", line.options.data_file,
-               "text, or the prefix of Megatron's .bin and .idx (default: generated)");
+               "text, or Megatron's .bin and .idx prefix (default: generated)");
   options.takes_following("--data-path", "[WEIGHT] PREFIX...", line.data_path,
                           "Megatron's token files, blended by weights and shuffled");
   options.text("--split", "A,B,C", line.split,
