@@ -1,7 +1,7 @@
 #pragma once
 // The end of the model: final norm, an encoder's transform (prediction_transform.h), output layer
 // (the tied token table, or an untied weight that is split in the same way) and cross-entropy on
-// the split logits (Megatron-LM, core/tensor_parallel/ cross_entropy.py; Shoeybi et al. 2019,
+// the split logits (Megatron-LM, core/tensor_parallel/cross_entropy.py; Shoeybi et al. 2019,
 // arXiv:1909.08053, section 3).
 //
 //   logits [tokens, vocabulary/tp] = transform(norm(x)) tableᵀ + bias   (bias: of an encoder)

@@ -84,10 +84,10 @@ void ExpertMlps::forward(const Tensor& out, Saved& saved, Category kept) {
   grouped_gemm(context_.stream(), matrix(saved.x), saved.rows,
                transposed(first_weights(&Parameter::value)), matrix(saved.inner));
   if (config_.bias) add_biases(&Expert::bias1, saved.inner, saved);
-  if (rows > 0 && config_.swiglu)
-    context_.kernels().swiglu(half(saved.inner, 0), half(saved.inner, 1), matrix(saved.active));
-  else
+  if (!config_.swiglu)
     context_.kernels().gelu(saved.inner, saved.active);
+  else if (rows > 0)  // an empty tensor has no halves
+    context_.kernels().swiglu(half(saved.inner, 0), half(saved.inner, 1), matrix(saved.active));
   grouped_gemm(context_.stream(), matrix(saved.active), saved.rows,
                transposed(second_weights(&Parameter::value)), matrix(out));
   if (config_.bias && context_.tp.rank() == 0) add_biases(&Expert::bias2, out, saved);
@@ -101,12 +101,12 @@ void ExpertMlps::backward_input(const Tensor& d_out, const Tensor& d_x, Saved& s
     const Tensor d_active = context_.tensor(saved.active.shape(), Category::buffers);
     grouped_gemm(context_.stream(), matrix(d_out), saved.rows, second_weights(&Parameter::value),
                  matrix(d_active));
-    if (d_active.size() > 0 && config_.swiglu)
+    if (!config_.swiglu)
+      context_.kernels().gelu_backward(saved.inner, d_active, saved.d_inner);
+    else if (d_active.size() > 0)
       context_.kernels().swiglu_backward(half(saved.inner, 0), half(saved.inner, 1),
                                          matrix(d_active), half(saved.d_inner, 0),
                                          half(saved.d_inner, 1));
-    else
-      context_.kernels().gelu_backward(saved.inner, d_active, saved.d_inner);
   }
   saved.inner = Tensor();
   grouped_gemm(context_.stream(), matrix(saved.d_inner), saved.rows,

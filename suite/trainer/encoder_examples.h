@@ -4,8 +4,7 @@
 // the decoder predicts the tokens after a whole sequence (Raffel et al. 2020, arXiv:1910.10683,
 // section 3.2.3: prefix language modeling, in two stacks).
 //
-// An encoder's are masked (Devlin et al. 2019, arXiv:1810.04805, section 3.1), made
-// of a sequence of tokens:
+// An encoder's examples are masked sequences (Devlin et al. 2019, arXiv:1810.04805, section 3.1):
 //
 //   length   prefix_length, then padding: token 0, no target
 //   types    0 in the first segment, 1 in the second, 0 in the padding

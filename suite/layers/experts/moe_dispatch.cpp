@@ -2,7 +2,7 @@
 // experts, senders and tokens, and combine returns the sum of the experts' outputs by their weights
 // (Lepikhin et al. 2020, arXiv:2006.16668, section 3.2). Experts are the identity here, so a rank's
 // rows are copies of tokens, bit for bit. Bytes are those of the routing's traffic matrix, or of an
-// all-gather and a reduce-scatter (layers/experts/moe_cost.h).
+// all-gather and a reduce-scatter (layers/experts/moe_cost.h). moe_layer judges the memory.
 //
 // `moe-load` draws the logits: even (the same distribution for all experts), or skewed (the mean
 // falls by 1/2 from one expert to the next, so the first experts get most tokens).
