@@ -136,7 +136,7 @@ class Gpus(TemporaryFolder):
 
 
 class CrossSection(Gpus):
-    """About a minute of two cores. OverDeviceLinks of the suite's tests covers layers, links and other steps."""
+    """Two minutes of two cores. OverDeviceLinks of the suite's tests covers layers, links and other steps."""
     SOME = ["all_to_all", "loss_scaler", "zero_options"]
 
     def test_some_units_over_both_links(self):
@@ -147,10 +147,20 @@ class CrossSection(Gpus):
     def test_units_of_one_gpu(self):
         self.units_between("cuda_ipc", 1, of=["gemm", "memory_bandwidth", "self_attention"])
 
+    # All axes that slices vary, so that a model and a stage of ZeRO have one case.
+    ONE = [*gpu_matrix.OURS, "--dtype", "float", "--optimizer", "adamw", "--schedule", "1f1b", "--model-args", "none",
+           "--offload_optimizer", "none", "--offload_param", "none", "--uneven-tokens", "off", "--sequence-parallel", "on",
+           "--recompute-granularity", "none", "--use-flash-attn", "off", "--communication-data-type", "default",
+           "--grad-accum-dtype", "default"]
+
     def test_a_step_of_all_degrees(self):
-        self.every_zero_stage("nccl", more=[*gpu_matrix.OURS, "--dtype", "float", "--optimizer", "adamw", "--schedule", "1f1b", "--model-args", "none",
-                                            "--offload_optimizer", "none", "--offload_param", "none", "--uneven-tokens", "off",
-                                            "--sequence-parallel", "on", "--recompute-granularity", "none"])
+        before = self.counts["pass"]
+        self.every_zero_stage("nccl", more=["--model", "tiny", *self.ONE])
+        self.assertEqual(self.counts["pass"] - before, 4)  # another axis would make it longer
+
+    def test_other_models(self):
+        self.steps_between("nccl", 4, of=["gpt_step"], grids=[(2, 2, 1)],
+                           more=["--model", "bert_tiny,t5_tiny", "--zero-stage", "1", *self.ONE])
 
     def test_streams_in_another_order(self):
         for transport, seed in (("cuda_ipc", 1), ("nccl", 2)):
