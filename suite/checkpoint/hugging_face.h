@@ -39,16 +39,16 @@ struct HuggingFaceTensor {
 std::vector<HuggingFaceTensor> hugging_face_tensors(const TrainingConfig::Model& model);
 
 // The model's shape as a config.json, and back. dtype: of the tensors.
-std::string hugging_face_config(const TrainingConfig::Model& model, machine::Dtype dtype);
+std::string hugging_face_config(const TrainingConfig::Model& given, machine::Dtype dtype);
 TrainingConfig::Model read_hugging_face_config(const std::string& path);
 
-// Convert a folder. dtype: of the new tensors; empty: that of the old ones. The values of a
+// Convert a folder. wanted: dtype of the new tensors; empty: that of the old ones. The values of a
 // training's checkpoint are written, without optimizer states. A checkpoint of ours that is made
 // from theirs has step 0 and no optimizer states, and can start a training of any data and
 // optimizer. Throw FileError.
 void to_hugging_face(const std::string& source, const std::string& target,
-                     std::optional<machine::Dtype> dtype);
+                     std::optional<machine::Dtype> wanted);
 void from_hugging_face(const std::string& source, const std::string& target,
-                       std::optional<machine::Dtype> dtype);
+                       std::optional<machine::Dtype> wanted);
 
 }  // namespace suite

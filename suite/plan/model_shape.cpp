@@ -61,9 +61,9 @@ double parameters_of(const Model& model) {
   const double table = static_cast<double>(model.tokens) * static_cast<double>(model.hidden) *
                        (model.untie_embeddings_and_output_weights ? 2 : 1);
   const Counts cross = cross_attention(model), ends = other_ends(model);
-  return static_cast<double>(model.layers) * (each.cut + each.whole) +
-         model.layers / 2 * (cross.cut + cross.whole) + table + positions(model) + norm(model) +
-         ends.cut + ends.whole;
+  const auto layers = static_cast<double>(model.layers);
+  return layers * (each.cut + each.whole) + layers / 2 * (cross.cut + cross.whole) + table +
+         positions(model) + norm(model) + ends.cut + ends.whole;
 }
 
 double parameters_of_rank(const Model& model, const machine::Degrees& degrees) {

@@ -173,9 +173,10 @@ class Disk(Kept):
 
 
 class TwoRuns(Kept):
+    # Each lasts seconds, so that on a busy machine the first has not ended before the second starts.
     def test_in_one_folder(self):
         out = self.path("run")
-        words = [PROGRAM, *SMALL, "--bytes", "8:64KiB:x2", "--max-seconds", "0.05", "--out", out]
+        words = [PROGRAM, *SMALL, "--bytes", "8:4MiB:x2", "--max-seconds", "1", "--out", out]
         runs = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
                                  env={**os.environ, **NO_FIGURES}) for _ in range(2)]
         told = [run.communicate(timeout=120) for run in runs]

@@ -56,7 +56,7 @@ struct MoeReference {
 };
 
 // Sets chosen, choices, weights and chosen_weights, from sizes and logits only.
-MoeReference moe_decisions(const MoeSizes& sizes, const std::vector<double>& logits);
-MoeReference moe_reference(const MoeSizes& sizes, const MoeValues& values);
+MoeReference moe_decisions(const MoeSizes& z, const std::vector<double>& logits);
+MoeReference moe_reference(const MoeSizes& z, const MoeValues& v);
 
 }  // namespace suite

@@ -21,10 +21,11 @@ int bucket_of(int query, int key, bool causal) {
   const int each = causal ? Model::buckets : Model::buckets / 2;
   const int first = !causal && key > query ? each : 0;
   const int distance = causal ? std::max(query - key, 0) : std::abs(query - key);
-  for (int at = each - 1; at >= each / 2; --at) {
-    // The smallest distance of this bucket: (each/2) (128 / (each/2))^((at - each/2) / (each/2)).
-    const double part = static_cast<double>(at - each / 2) / (each / 2.0);
-    const double least = each / 2.0 * std::pow(128 / (each / 2.0), part);
+  const int exact = each / 2;
+  for (int at = each - 1; at >= exact; --at) {
+    // The smallest distance of this bucket: exact (128 / exact)^((at - exact) / exact).
+    const double part = static_cast<double>(at - exact) / exact;
+    const double least = exact * std::pow(128.0 / exact, part);
     if (distance >= least * (1 - 1e-12)) return first + at;
   }
   return first + distance;
