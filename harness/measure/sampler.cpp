@@ -159,6 +159,11 @@ void Sampler::keep(machine::Failure failure) {
   if (on_failure_) on_failure_(*result_.failure);
 }
 
+// All ranks call it together. It is also a barrier.
+bool Sampler::fails_somewhere() {
+  return result_.failed_somewhere = barrier(link_, result_.failure.has_value());
+}
+
 template <class Call>
 void Sampler::guarded(Call call) {
   if (result_.failure) return;
@@ -190,7 +195,7 @@ double Sampler::armed_seconds(Runner runner) {
     runs(runner, 1);
     end = stream.record();
   });
-  const bool failed = barrier(link_, result_.failure.has_value());
+  const bool failed = fails_somewhere();
   gate_->open();
   if (failed) return 0;  // on some rank, so waiting for its work would never end
   double seconds = 0;
@@ -225,12 +230,12 @@ double Sampler::timed(Runner runner, int batch) {
   if (limits_.sample && runner == Runner::unit) *limits_.sample = sampled;
   guarded([&] { instance_->prepare(); });
   // If a check failed on some ranks only, the others would wait for them in the rehearsal.
-  if (checks && barrier(link_, result_.failure.has_value())) return 0;
+  if (checks && fails_somewhere()) return 0;
   guarded([&] {
     if (checks) instance_->rehearse(runner);
     device_.stream().synchronize();
   });
-  const bool failed = barrier(link_, result_.failure.has_value());
+  const bool failed = fails_somewhere();
   ClockStart::Moment moment;
   if (clock_start_ && !failed) moment = clock_start_->wait();
   const double waited_before = machine::waited_s();
@@ -297,7 +302,9 @@ Sampler::WarmUp Sampler::warm_up(Runner runner) {
       next_batch = static_cast<int>(std::clamp(wanted, result.batch + 1.0, 8.0 * result.batch));
       more = true;
     }
-    next_batch = from_rank_0(more && !result_.failure ? next_batch : 0);
+    // The failure of another rank is known from the next run's barrier on.
+    more = more && !result_.failure && !result_.failed_somewhere;
+    next_batch = from_rank_0(more ? next_batch : 0);
     if (next_batch == 0) return result;
     result.batch = next_batch;
   }
@@ -428,8 +435,7 @@ Sampled Sampler::sample(Instance& instance) {
   };
   double cpu_s = 0;
   while (true) {
-    result_.failed_somewhere = barrier(link_, result_.failure.has_value());
-    if (result_.failed_somewhere) break;
+    if (fails_somewhere()) break;
     const Director::Order order = from_rank_0(director.next());
     result_.stop = order.stop;
     if (order.unit == 0 && order.yardstick == 0) break;

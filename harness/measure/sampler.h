@@ -179,6 +179,7 @@ class Sampler {
   using Rows = std::vector<std::vector<double>>;
   double take(Runner runner, int count, TimedSeries& series, Rows& rows);
   void keep(machine::Failure failure);
+  bool fails_somewhere();
   template <class T>
   T from_rank_0(T value);
 

@@ -363,8 +363,9 @@ TEST(Sampler, DistinguishesBusyFromWaitingRanks) {
 TEST(Sampler, AnExceptionOnOneRankEndsSamplingOnAll) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
     Timed timed;
-    int runs = 0;
+    int prepared = 0, runs = 0;
     std::optional<machine::Failure> told;
+    timed.on_prepare = [&] { ++prepared; };
     timed.on_run = [&] {
       wait_for(3e-5);
       if (++runs == 20 && world.rank() == 1) throw std::runtime_error("out of luck");
@@ -374,7 +375,8 @@ TEST(Sampler, AnExceptionOnOneRankEndsSamplingOnAll) {
         Sampler(world.device(), link, {.seconds = 10}, on_failure).sample(timed);
     EXPECT_TRUE(sampled.failed_somewhere);
     EXPECT_EQ(told, sampled.failure);
-    EXPECT_EQ(runs, 20);  // no rank ran again
+    EXPECT_EQ(runs, 20);      // no rank ran again
+    EXPECT_LE(prepared, 21);  // and the warm-up ended
     EXPECT_EQ(sampled.failure ? sampled.failure->text : "", world.rank() == 1 ? "out of luck" : "");
   });
 }
