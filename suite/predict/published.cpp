@@ -56,9 +56,18 @@ double stated_flops(const TrainingConfig& config, bool recomputed) {
          (1 + s / (6 * h) + v / (passes / 6 * l * h));
 }
 
+constexpr std::string_view use_names[] = {"predict", "fit", "chosen"};  // by Use
+
+Use parse_use(const std::string& text) {
+  const auto found = std::ranges::find(use_names, text);
+  if (found == std::end(use_names))
+    throw std::logic_error(fmt::format("published_runs.csv: unknown use '{}'", text));
+  return static_cast<Use>(found - std::begin(use_names));
+}
+
 PublishedRun run_of(const Row& row) {
   PublishedRun run;
-  run.fit = row.text("use") == "fit";
+  run.use = parse_use(row.text("use"));
   run.source = row.text("source");
   run.table = row.text("table");
   run.model = row.text("model");
@@ -150,7 +159,8 @@ std::vector<TrainingConfig> candidates(const PublishedRun& run) {
 }
 
 Comparison compare(const PublishedRun& run, const Cluster& cluster) {
-  Comparison best{run};
+  Comparison best;
+  best.run = run;
   const Software& software = find_software(run.software);
   const std::vector<TrainingConfig> all = candidates(run);
   for (const bool need_fit : {true, false}) {
@@ -170,10 +180,10 @@ Comparison compare(const PublishedRun& run, const Cluster& cluster) {
   return best;
 }
 
-std::vector<double> errors(const std::vector<Comparison>& all, bool fit) {
+std::vector<double> errors(const std::vector<Comparison>& all, Use use) {
   std::vector<double> out;
   for (const Comparison& one : all)
-    if (one.run.fit == fit) out.push_back(std::abs(one.error()));
+    if (one.run.use == use) out.push_back(std::abs(one.error()));
   std::ranges::sort(out);
   return out;
 }
@@ -208,8 +218,8 @@ std::vector<Comparison> compare_published(const std::vector<Cluster>& clusters) 
   return all;
 }
 
-Accuracy accuracy(const std::vector<Comparison>& all, bool fit) {
-  const std::vector<double> each = errors(all, fit);
+Accuracy accuracy(const std::vector<Comparison>& all, Use use) {
+  const std::vector<double> each = errors(all, use);
   Accuracy out{static_cast<int>(each.size())};
   for (const double one : each) out.mean += one / static_cast<double>(each.size());
   if (!each.empty()) out.worst = each.back();
@@ -217,7 +227,7 @@ Accuracy accuracy(const std::vector<Comparison>& all, bool fit) {
 }
 
 double error_quantile(const std::vector<Comparison>& all, double share) {
-  const std::vector<double> each = errors(all, false);
+  const std::vector<double> each = errors(all, Use::predict);
   const auto at = static_cast<std::size_t>(std::ceil(share * static_cast<double>(each.size())));
   return each.at(std::max<std::size_t>(at, 1) - 1);
 }
@@ -229,22 +239,24 @@ std::string text(const std::vector<Comparison>& all) {
   for (const Comparison& one : all) {
     const machine::Degrees& d = one.run.config.degrees;
     const auto recompute = one.run.config.activations.recompute_granularity;
-    out += fmt::format("| {} | {}, {}{} | {} | {} x {} x {} | {:.2f} | {:.2f} | {:+.1f} % | {} |\n",
-                       one.run.fit ? "fit" : "", one.run.model,
-                       one.run.source.substr(0, one.run.source.find(" (")),
-                       one.run.any_recompute                          ? ""
-                       : recompute == RecomputeGranularity::full      ? ", full"
-                       : recompute == RecomputeGranularity::selective ? ", selective"
-                                                                      : "",
-                       d.ranks(), d.tp, d.pp, d.dp, one.run.step_s, one.predicted_s,
-                       100 * one.error(), one.chosen);
+    out += fmt::format(
+        "| {} | {}, {}{} | {} | {} x {} x {} | {:.2f} | {:.2f} | {:+.1f} % | {} |\n",
+        one.run.use == Use::predict ? "" : use_names[static_cast<std::size_t>(one.run.use)],
+        one.run.model, one.run.source.substr(0, one.run.source.find(" (")),
+        one.run.any_recompute                          ? ""
+        : recompute == RecomputeGranularity::full      ? ", full"
+        : recompute == RecomputeGranularity::selective ? ", selective"
+                                                       : "",
+        d.ranks(), d.tp, d.pp, d.dp, one.run.step_s, one.predicted_s, 100 * one.error(),
+        one.chosen);
   }
-  const Accuracy fitted = accuracy(all, true), predicted = accuracy(all, false);
-  out += fmt::format(
-      "\n{} rows predicted: mean absolute error {:.1f} %, worst {:.1f} %. {} rows fitted: mean "
-      "{:.1f} %, worst {:.1f} %.\n",
-      predicted.rows, 100 * predicted.mean, 100 * predicted.worst, fitted.rows, 100 * fitted.mean,
-      100 * fitted.worst);
+  out += "\n";
+  for (const auto& [use, name] :
+       {std::pair{Use::predict, "predicted"}, {Use::chosen, "chosen"}, {Use::fit, "fitted"}}) {
+    const Accuracy rows = accuracy(all, use);
+    out += fmt::format("{} rows {}: mean absolute error {:.1f} %, worst {:.1f} %.\n", rows.rows,
+                       name, 100 * rows.mean, 100 * rows.worst);
+  }
   return out;
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 // Published training runs (published_runs.csv, with their sources) and their predictions. The rows
-// marked `fit` are those from which gemm_fraction of a cluster was chosen. No constant belongs to a
-// row. An input that a source does not publish (micro-batch, virtual stages, recomputation) is the
-// one with which the prediction is fastest among those that fit into memory.
+// marked `fit` are those from which gemm_fraction of a cluster was chosen. Rows marked `chosen` had
+// a part in the choice of a software's options or of an input that no source states, so they do not
+// count as predicted. No constant belongs to a row. An input that a source does not publish
+// (micro-batch, virtual stages, recomputation) is the one with which the prediction is fastest
+// among those that fit into memory.
 
 #include <string>
 #include <vector>
@@ -12,8 +14,10 @@
 
 namespace suite::predict {
 
+enum class Use : unsigned char { predict, fit, chosen };
+
 struct PublishedRun {
-  bool fit = false;
+  Use use = Use::predict;
   std::string source, table, model, cluster, software, inputs;
   TrainingConfig config;
   bool any_micro_batch = false, any_virtual_stages = false, any_recompute = false;
@@ -37,8 +41,8 @@ struct Accuracy {
   int rows = 0;
   double mean = 0, worst = 0;  // of the absolute errors
 };
-Accuracy accuracy(const std::vector<Comparison>& all, bool fit);
-// Returns the absolute error that `share` of the rows not used for fitting do not exceed.
+Accuracy accuracy(const std::vector<Comparison>& all, Use use);
+// Returns the absolute error that `share` of the predicted rows do not exceed.
 double error_quantile(const std::vector<Comparison>& all, double share);
 
 std::string text(const std::vector<Comparison>& all);  // a table for Markdown

@@ -72,7 +72,10 @@ predict::Report report_of(const configuration::Resolved& resolved, const Words& 
   if (config.model.tokens > 0)
     config.model.vocabulary = padded_vocabulary(config.model, config.degrees.tp);
   try {
-    predict::Report report{config, predict::read_cluster(words.cluster), software_of(words)};
+    predict::Report report;
+    report.config = config;
+    report.cluster = predict::read_cluster(words.cluster);
+    report.software = software_of(words);
     report.prediction = predict::predict_step(config, report.cluster, report.software);
     const double error = predict::error_quantile(predict::compare_published(), 0.9);
     report.prediction.low_s /= 1 + error;
