@@ -173,10 +173,16 @@ Cluster read_cluster(const std::string& name_or_path) {
   return parse_cluster(name_or_path, file.text());
 }
 
+std::vector<ClusterValue> values(const Cluster& cluster) {
+  std::vector<ClusterValue> all;
+  for (const Key& key : keys()) all.push_back({key.path, key.about, value_text(cluster, key)});
+  return all;
+}
+
 std::string text(const Cluster& cluster) {
   std::string out;
-  for (const Key& key : keys())
-    out += fmt::format("{:<26} {:>12}  {}\n", key.path, value_text(cluster, key), key.about);
+  for (const ClusterValue& one : values(cluster))
+    out += fmt::format("{:<26} {:>12}  {}\n", one.key, one.value, one.about);
   return out;
 }
 

@@ -56,6 +56,12 @@ std::vector<std::string> cluster_names();
 // value out of its range.
 Cluster read_cluster(const std::string& name_or_path);
 Cluster parse_cluster(const std::string& file, std::string_view json);
+// A key of a cluster file with its value as text, in the order of the file.
+struct ClusterValue {
+  std::string_view key, about;
+  std::string value;
+};
+std::vector<ClusterValue> values(const Cluster& cluster);
 // Lists every key with its value, unit and meaning.
 std::string text(const Cluster& cluster);
 // Returns a file that parse_cluster reads back to the same cluster.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -13,29 +14,6 @@ namespace {
 
 using collectives::Call;
 using machine::Operation;
-
-// Volumes are proportional to the count, so any count that all shares divide gives the fractions.
-struct PerByte {
-  double sent = 0, messages = 0;
-};
-PerByte volume(Operation operation, std::string_view algorithm, int ranks) {
-  const std::int64_t share = 1 << 10, whole = share * ranks;
-  const std::int64_t count = collectives::deals_in_shares(operation) ? share : whole;
-  const collectives::Algorithm& one = collectives::find_algorithm(operation, algorithm);
-  // All ranks of a ring are equally busy. Trees, and other numbers than powers of two, differ.
-  const int tried = algorithm == "ring" && operation != Operation::broadcast ? 1 : ranks;
-  PerByte busiest;
-  for (int rank = 0; rank < tried; ++rank) {
-    const collectives::Volume volume = one.volume({.rank = rank, .ranks = ranks}, count);
-    busiest.sent =
-        std::max(busiest.sent, static_cast<double>(std::max(volume.sent, volume.received)) /
-                                   static_cast<double>(whole));
-    busiest.messages =
-        std::max(busiest.messages,
-                 static_cast<double>(std::max(volume.messages_sent, volume.messages_received)));
-  }
-  return busiest;
-}
 
 bool supports(Operation operation, std::string_view algorithm, int ranks) {
   return collectives::find_algorithm(operation, algorithm).refuses({.ranks = ranks}).empty();
@@ -85,8 +63,34 @@ Connection connection(const Cluster& cluster, const Spread& group, bool one_adap
   return {cluster.network.latency_s, rate};
 }
 
+// Volumes are proportional to the count, so any count that all shares divide gives the fractions.
+Charge charge(Operation operation, std::string_view algorithm, int ranks) {
+  const std::int64_t share = 1 << 10, whole = share * ranks;
+  const std::int64_t count = collectives::deals_in_shares(operation) ? share : whole;
+  const collectives::Algorithm& one = collectives::find_algorithm(operation, algorithm);
+  // All ranks of a ring are equally busy. Trees, and other numbers than powers of two, differ.
+  const int tried = algorithm == "ring" && operation != Operation::broadcast ? 1 : ranks;
+  Charge busiest;
+  for (int rank = 0; rank < tried; ++rank) {
+    const collectives::Volume volume = one.volume({.rank = rank, .ranks = ranks}, count);
+    busiest.sent =
+        std::max(busiest.sent, static_cast<double>(std::max(volume.sent, volume.received)) /
+                                   static_cast<double>(whole));
+    busiest.messages =
+        std::max(busiest.messages,
+                 static_cast<double>(std::max(volume.messages_sent, volume.messages_received)));
+  }
+  return busiest;
+}
+
+std::vector<std::string_view> usual_algorithms(Operation operation, int ranks) {
+  std::vector<std::string_view> all = usual(operation);
+  std::erase_if(all, [&](std::string_view one) { return !supports(operation, one, ranks); });
+  return all;
+}
+
 double sent_bytes(Operation operation, int ranks, double bytes) {
-  return ranks > 1 ? bytes * volume(operation, usual(operation).front(), ranks).sent : 0;
+  return ranks > 1 ? bytes * charge(operation, usual(operation).front(), ranks).sent : 0;
 }
 
 double collective_s(const Cluster& cluster, Operation operation, const Spread& group, double bytes,
@@ -94,16 +98,21 @@ double collective_s(const Cluster& cluster, Operation operation, const Spread& g
   if (group.ranks == 1 || bytes <= 0) return 0;
   const Connection link = connection(cluster, group, one_adapter);
   double best = std::numeric_limits<double>::infinity();
-  for (const std::string_view algorithm : usual(operation)) {
-    if (!supports(operation, algorithm, group.ranks)) continue;
-    const PerByte cost = volume(operation, algorithm, group.ranks);
-    best = std::min(best, cost.messages * link.latency_s + cost.sent * bytes / link.rate);
-  }
+  for (const std::string_view algorithm : usual_algorithms(operation, group.ranks))
+    best = std::min(best, charge(operation, algorithm, group.ranks).seconds(link, bytes));
   return best;
 }
 
-double plan_s(const collectives::Algorithm& algorithm, const Call& call, double bytes,
-              const Connection& connection) {
+Connection connection_of_pair(const Cluster& cluster, int from, int to) {
+  const bool in_node = from / cluster.gpus_per_node == to / cluster.gpus_per_node;
+  const Links& links = in_node ? cluster.node : cluster.network;
+  return {links.latency_s, links.rate()};
+}
+
+namespace {
+
+double walk(const collectives::Algorithm& algorithm, const Call& call, double bytes,
+            const std::function<Connection(int from, int to)>& link) {
   std::vector<Walker> ranks(static_cast<std::size_t>(call.ranks));
   for (int rank = 0; rank < call.ranks; ++rank) {
     Call mine = call;
@@ -120,9 +129,9 @@ double plan_s(const collectives::Algorithm& algorithm, const Call& call, double 
         const collectives::Step& step = me.plan.steps[me.next];
         const double chunk = bytes / me.plan.shares / me.plan.pieces;
         if (step.verb == collectives::Verb::send) {
-          me.port_free =
-              std::max(me.clock, me.port_free) + chunk * step.source.count / connection.rate;
-          channels[{rank, step.peer}].push_back({me.port_free + connection.latency_s});
+          const Connection used = link(rank, step.peer);
+          me.port_free = std::max(me.clock, me.port_free) + chunk * step.source.count / used.rate;
+          channels[{rank, step.peer}].push_back({me.port_free + used.latency_s});
         } else if (step.verb == collectives::Verb::receive ||
                    step.verb == collectives::Verb::receive_reduce) {
           std::deque<Arrival>& from = channels[{step.peer, rank}];
@@ -137,6 +146,18 @@ double plan_s(const collectives::Algorithm& algorithm, const Call& call, double 
   for (const Walker& me : ranks)
     if (me.next < me.plan.steps.size()) throw std::logic_error("plan_s: the plans do not finish");
   return end;
+}
+
+}  // namespace
+
+double plan_s(const collectives::Algorithm& algorithm, const Call& call, double bytes,
+              const Connection& connection) {
+  return walk(algorithm, call, bytes, [&](int, int) { return connection; });
+}
+double plan_s(const collectives::Algorithm& algorithm, const Call& call, double bytes,
+              const Cluster& cluster) {
+  return walk(algorithm, call, bytes,
+              [&](int from, int to) { return connection_of_pair(cluster, from, to); });
 }
 
 }  // namespace suite::predict

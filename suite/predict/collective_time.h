@@ -5,6 +5,8 @@
 // which the prover compares with the plan. plan_s walks the plan itself; for a ring both are equal.
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "collectives/plan.h"
 #include "suite/predict/cluster.h"
@@ -27,15 +29,32 @@ struct Connection {
 };
 Connection connection(const Cluster& cluster, const Spread& group, bool one_adapter = false);
 
+// The messages of an algorithm's busiest rank, and its bytes as a part of the whole buffer.
+struct Charge {
+  double messages = 0, sent = 0;
+  double seconds(const Connection& link, double bytes) const {
+    return messages * link.latency_s + sent * bytes / link.rate;
+  }
+};
+Charge charge(machine::Operation operation, std::string_view algorithm, int ranks);
+// The algorithms that libraries use and that support this number of ranks.
+std::vector<std::string_view> usual_algorithms(machine::Operation operation, int ranks);
+
 // bytes: of the whole buffer.
 double collective_s(const Cluster& cluster, machine::Operation operation, const Spread& group,
                     double bytes, bool one_adapter = false);
 // Returns the bytes that a rank of a ring sends.
 double sent_bytes(machine::Operation operation, int ranks, double bytes);
 
+// The links between two ranks of a group that fills nodes one after another: those of a node, or
+// the adapter of the sender alone.
+Connection connection_of_pair(const Cluster& cluster, int from, int to);
+
 // Executes the plans of all ranks: a rank's messages leave one after another at the rate, and
 // arrive after the latency. Sums cost no time. ranks: at most a few hundred.
 double plan_s(const collectives::Algorithm& algorithm, const collectives::Call& call, double bytes,
               const Connection& connection);
+double plan_s(const collectives::Algorithm& algorithm, const collectives::Call& call, double bytes,
+              const Cluster& cluster);
 
 }  // namespace suite::predict

@@ -10,7 +10,7 @@ import unittest
 
 from process import NO_FIGURES, TemporaryFolder, read_run, shardmark
 
-COMMANDS = ["run", "list", "collective", "compare", "ab", "history", "plan", "predict", "recipes", "scale", "report", "health", "checkpoint", "data",
+COMMANDS = ["run", "list", "collective", "compare", "ab", "history", "plan", "predict", "cluster", "recipes", "scale", "report", "health", "checkpoint", "data",
             "version", "manual", "completion"]
 HISTORY = ["add", "list", "show", "plot", "export"]
 VALUES = {"DIR", "FILE", "N", "SECONDS", "MINUTES", "NAME", "KIND", "KIND:KEY=VALUE,...", "PERCENT", "PREFIX", "SIZE", "COUNT",

@@ -10,6 +10,7 @@
 #include "machine/base/names.h"
 #include "suite/checkpoint/checkpoint_command.h"
 #include "suite/comparison/commands.h"
+#include "suite/expectation/cluster_command.h"
 #include "suite/options/options.h"
 
 namespace suite {
@@ -26,6 +27,7 @@ constexpr Command all[] = {
     {"plan", "memory of a training run, from ds_config.json or Megatron's arguments",
      configuration::run_plan},
     {"predict", "time of a training step on a cluster, before it runs", run_predict},
+    {"cluster", "measure a cluster file for predict from runs, or draw one", run_cluster},
     {"recipes", "published configurations, shrunk to a small machine: list, show, run",
      run_recipes},
     {"scale", "run units while one degree grows with the ranks", run_units},
