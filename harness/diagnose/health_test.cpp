@@ -258,6 +258,18 @@ LinkMatrix links(const std::vector<std::string>& hosts, double GBps) {
   return matrix;
 }
 
+TEST(Health, AMachineThatIsSlowInAllPartsIsNamedByItsExpectation) {
+  MadeUp made;
+  for (int i = 0; i < 8; ++i) {
+    Record& record = made.add({{}, {}, {}});
+    record.seconds = 2e-3;
+    record.counters.insert({{"expected_s", 1e-3}, {"expected_fraction", 0.5}});
+  }
+  EXPECT_EQ(made.drained(), "");
+  for (Record& record : made.run.records) record.counters["expected_floor"] = 0.8;
+  EXPECT_EQ(made.drained(), "below the expectation");
+}
+
 TEST(Health, ASlowPairIsNamedIfItIsSlowAgainOrFarSlower) {
   const LinkMatrix::SlowPair slow{1, 3, "bandwidth", 5, 10, 10}, far{1, 3, "bandwidth", 2, 10, 40};
   const auto run = [](const std::vector<std::vector<LinkMatrix::SlowPair>>& pairs) {

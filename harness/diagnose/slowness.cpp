@@ -336,6 +336,21 @@ void below_the_limit(const RunFile& run, Findings& findings) {
   }
 }
 
+// --expect: a machine that is slow in all its parts has no outlier.
+void below_the_expectation(const RunFile& run, Findings& findings) {
+  std::map<std::string, std::vector<const Record*>> slow;
+  for (const Record& record : run.records)
+    if (below_expectation(record)) slow[record.unit].push_back(&record);
+  for (const auto& [unit, records] : slow) {
+    const Record* const worst = *std::ranges::min_element(
+        records, {}, [](const Record* one) { return counter(*one, "expected_fraction"); });
+    findings.add(Level::warning, "below the expectation", {},
+                 fmt::format("{}: {} {} below the floor; the slowest {}: {}", unit, records.size(),
+                             records.size() == 1 ? "case is" : "cases are", worst->name,
+                             expectation_text(*worst)));
+  }
+}
+
 // Runs of older programs lack traits.
 void without_traits(const RunFile& run, Findings& findings) {
   const auto unknown = std::ranges::count_if(run.records, [](const Record& record) {
@@ -355,6 +370,7 @@ void find_slow(const RunFile& run, Findings& findings) {
   slow_ranks(run, findings);
   jitter(run, findings);
   below_the_limit(run, findings);
+  below_the_expectation(run, findings);
   without_traits(run, findings);
 }
 

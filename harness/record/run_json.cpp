@@ -55,7 +55,8 @@ bool holds_a_run(const std::string& directory) {
 }
 
 constexpr std::string_view parts[] = {"environment.json", "junit.xml",  "report.html",
-                                      "trace.json",       "drain.json", "run.json"};
+                                      "trace.json",       "drain.json", "cluster.json",
+                                      "run.json"};
 
 // Whether write_file left this file when its process was killed: "run.json.1234.tmp".
 bool is_left_over(const std::string& file) {

@@ -26,6 +26,7 @@ UnitSummary summarize_unit(const std::string& unit, const std::vector<Record>& r
   for (const Record& record : records) {
     if (record.unit != unit) continue;
     summary.counts.add(record.verdict);
+    summary.counts.slow += below_expectation(record);
     if (record.verdict == Ruling::pass && merit(record) > std::pair(0.0, 0.0) &&
         (!summary.best_case || merit(record) > merit(*summary.best_case)))
       summary.best_case = &record;
@@ -34,6 +35,7 @@ UnitSummary summarize_unit(const std::string& unit, const std::vector<Record>& r
   summary.best = rate_text(*summary.best_case);
   summary.wire = wire_text(*summary.best_case);
   summary.limit_fraction = counter(*summary.best_case, "limit_fraction");
+  summary.expected_fraction = counter(*summary.best_case, "expected_fraction");
   summary.speedup = speedup_text(*summary.best_case);
   return summary;
 }
@@ -85,6 +87,7 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
   std::vector<std::string> units;
   for (const Record& record : records) {
     summary.counts.add(record.verdict);
+    summary.counts.slow += below_expectation(record);
     if (std::ranges::find(units, record.unit) == units.end()) units.push_back(record.unit);
   }
   for (const std::string& unit : units) summary.units.push_back(summarize_unit(unit, records));
@@ -92,7 +95,8 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
   const Counts& counts = summary.counts;
   const bool no_communication = skipped_all_communication(records);
   const Gpus& gpus = context.gpus;
-  if (counts.failed == 0 && counts.passed > 0 && !no_communication && context.status == "complete")
+  if (counts.failed == 0 && counts.slow == 0 && counts.passed > 0 && !no_communication &&
+      context.status == "complete")
     summary.ruling = gpus.is_virtual ? Ruling::skipped : Ruling::pass;
   summary.verdict = summary.ruling == Ruling::pass      ? "ACCEPTED"
                     : summary.ruling == Ruling::skipped ? "PASSED ON VIRTUAL GPUS"
@@ -103,6 +107,9 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
   if (const std::ptrdiff_t cases = passed_without_numerics(records); cases > 0)
     summary.details +=
         fmt::format("; numerics not judged in {} {}", cases, cases == 1 ? "case" : "cases");
+  if (counts.slow > 0)
+    summary.details += fmt::format("; {} {} below the expected speed", counts.slow,
+                                   counts.slow == 1 ? "case" : "cases");
   if (gpus.is_virtual) summary.details += "; no hardware was tested";
   if (gpus.tested < gpus.seen)
     summary.details +=
@@ -112,6 +119,20 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
     summary.details += fmt::format("; {} {} not run (time limit)", context.not_run,
                                    context.not_run == 1 ? "case" : "cases");
   return summary;
+}
+
+bool below_expectation(const Record& record) {
+  const double expected = counter(record, "expected_s"), floor = counter(record, "expected_floor"),
+               least_s = counter(record, "ci_low_s", record.seconds);
+  return record.verdict == Ruling::pass && expected > 0 && least_s > 0 &&
+         expected / least_s < floor;
+}
+
+std::string expectation_text(const Record& record) {
+  return fmt::format("{:.0f} % of the expected speed (floor {:.0f} %): {} expected, {} measured",
+                     100 * counter(record, "expected_fraction"),
+                     100 * counter(record, "expected_floor"),
+                     seconds_text(counter(record, "expected_s")), seconds_text(record.seconds));
 }
 
 bool skipped_all_communication(const std::vector<Record>& records) {

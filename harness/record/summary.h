@@ -12,6 +12,7 @@ namespace harness {
 
 struct Counts {
   int passed = 0, failed = 0, skipped = 0;
+  int slow = 0;  // of the passed cases: below_expectation
   void add(Ruling ruling);
   int cases() const { return passed + failed + skipped; }
 };
@@ -25,6 +26,7 @@ struct UnitSummary {
   std::string best;                   // its rate, "4.59 GB/s", or empty
   std::string wire;                   // rate of its rank that sent most, or empty
   double limit_fraction = 0;          // 0: no limit
+  double expected_fraction = 0;       // 0: no expectation
   std::string speedup;                // over the library, "1.50x", or empty
 };
 
@@ -54,6 +56,12 @@ struct Summary {
   std::vector<SkipGroup> skips;    // most cases first
 };
 Summary summarize(const RunContext& context, const std::vector<Record>& records);
+
+// Whether the case is slower than its floor allows (--expect), even with the lower end of its
+// median's interval.
+bool below_expectation(const Record& record);
+// "61 % of the expected speed (floor 80 %): 1.20 ms expected, 1.97 ms measured".
+std::string expectation_text(const Record& record);
 
 // Whether the records have cases that communicate, and each of these was skipped.
 bool skipped_all_communication(const std::vector<Record>& records);

@@ -101,6 +101,19 @@ std::vector<Column> columns_of(const std::vector<const Record*>& records, const 
     const bool stale = counter(record, "limit_is_stale") > 0;
     return number_cell(percent(fraction) + (stale ? " (stale)" : ""), fraction);
   });
+  add("Expected", [](const Record& record) {
+    const double seconds = counter(record, "expected_s");
+    return number_cell(seconds > 0 ? html_seconds(seconds) : "", seconds);
+  });
+  add("Specified", [](const Record& record) {
+    const double seconds = counter(record, "specified_s");
+    return number_cell(seconds > 0 ? html_seconds(seconds) : "", seconds);
+  });
+  add("Of expectation", [](const Record& record) {
+    const double fraction = counter(record, "expected_fraction");
+    return number_cell(percent(fraction) + (below_expectation(record) ? " (below floor)" : ""),
+                       fraction);
+  });
   add("Of library", [](const Record& record) {
     const double speedup = counter(record, "speedup_over_library");
     return number_cell(speedup_text(record, "\xc3\x97"), speedup);
@@ -129,6 +142,7 @@ std::string table_of(const std::string& label, const std::vector<Column>& column
 std::string verdict_cell(const Counts& counts) {
   const auto [ruling, text] =
       counts.failed > 0   ? std::pair{Ruling::fail, fmt::format("{} failed", counts.failed)}
+      : counts.slow > 0   ? std::pair{Ruling::fail, fmt::format("{} too slow", counts.slow)}
       : counts.passed > 0 ? std::pair{Ruling::pass, std::string("pass")}
                           : std::pair{Ruling::skipped, std::string("skipped")};
   std::string skipped;
@@ -154,12 +168,13 @@ UnitAxes axes_of_cases(const std::vector<const Record*>& records) {
 std::string unit_row(const RunFile& run, const UnitSummary& unit) {
   const Record* best = unit.best_case;
   return fmt::format(
-      "<tr><td><a href=\"#unit-{0}\">{0}</a></td>{1}{2}{3}{4}{5}{6}<td>{7}</td></tr>\n",
+      "<tr><td><a href=\"#unit-{0}\">{0}</a></td>{1}{2}{3}{4}{5}{6}{7}<td>{8}</td></tr>\n",
       escaped(unit.unit), verdict_cell(unit.counts),
       sorted_cell(std::to_string(unit.counts.cases()), unit.counts.cases()),
       sorted_cell(escaped(unit.best), best ? key_rate(*best).value : 0),
       sorted_cell(escaped(unit.wire), best ? counter(*best, "wire_GBps") : 0),
       sorted_cell(percent(unit.limit_fraction), unit.limit_fraction),
+      sorted_cell(percent(unit.expected_fraction), unit.expected_fraction),
       sorted_cell(best ? speedup_text(*best, "\xc3\x97") : "",
                   best ? counter(*best, "speedup_over_library") : 0),
       sparkline(records_of(run, unit.unit), best));
@@ -190,7 +205,8 @@ std::string unit_table(const RunFile& run) {
   if (rows.empty()) return "<p class=\"note\">No case ran.</p>\n";
   return table("Table of units", "sortable units",
                heads({"Unit", "Verdict"}) +
-                   number_heads({"Cases", "Best rate", "Wire", "Of limit", "Of library"}) +
+                   number_heads(
+                       {"Cases", "Best rate", "Wire", "Of limit", "Of expectation", "Of library"}) +
                    heads({"Over size"}),
                rows) +
          "<p class=\"note\">The numbers of a row are those of its best case: the passed case with "
@@ -199,6 +215,8 @@ std::string unit_table(const RunFile& run) {
          "the time that the measured memory and link bandwidth or matrix rate alone would take, "
          "over the time taken. A case above 100\xe2\x80\x89% shows that a rate was measured too "
          "low. If its second measurement was too low, too, the limit is stale. \xe2\x80\x9cOf "
+         "expectation\xe2\x80\x9d is the time that "
+         "the cluster of --expect promises, over the time taken. \xe2\x80\x9cOf "
          "library\xe2\x80\x9d is the library\xe2\x80\x99s time "
          "over ours; a star marks cases with more ranks than cores, in which a library that spins "
          "while it waits takes whole time slices. \xe2\x80\x9cOver size\xe2\x80\x9d is the rate, "

@@ -248,6 +248,33 @@ ACCEPTED: 2 passed, 0 failed, 0 skipped
       << "elsewhere each case had its line";
 }
 
+TEST_F(ConsoleTest, CasesBelowTheirExpectationAreNamedAndRejectTheRun) {
+  std::vector<Record> records{with_axes("ring", 8, 1e-4), with_axes("ring", 64, 2e-4)};
+  for (Record& one : records)
+    one.counters = {{"expected_s", 1.2e-4},
+                    {"expected_fraction", 1.2e-4 / one.seconds},
+                    {"expected_floor", 0.8}};
+  EXPECT_EQ(summary_text(complete, records, terminal(100)), R"(
+all_reduce  (algorithm ring, ranks 2)
+verdict  bytes    time  of expectation
+pass         8  100 us           120 %
+pass        64  200 us            60 %
+
+Below the expected speed:
+  all_reduce/algorithm:ring/ranks:2/bytes:64
+    60 % of the expected speed (floor 80 %): 120 us expected, 200 us measured
+
+REJECTED: 2 passed, 0 failed, 0 skipped; 1 case below the expected speed
+)");
+  // The lower end of the interval is fast enough, or there is no floor.
+  records[1].counters["ci_low_s"] = 1.49e-4;
+  EXPECT_EQ(summarize(complete, records).verdict, "ACCEPTED");
+  records[1].counters["ci_low_s"] = 1.51e-4;
+  EXPECT_EQ(summarize(complete, records).verdict, "REJECTED");
+  records[1].counters.erase("expected_floor");
+  EXPECT_EQ(summarize(complete, records).verdict, "ACCEPTED");
+}
+
 TEST_F(ConsoleTest, CasesAboveTheirLimitAreCountedSeparately) {
   std::vector<Record> records;
   for (const double fraction : {0.2, 0.7, 24.5}) {

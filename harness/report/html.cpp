@@ -73,6 +73,20 @@ std::string failures(const RunFile& run) {
                                 fmt::format("<ul class=\"failures\">\n{}</ul>\n", text));
 }
 
+std::string slower_than_expected(const RunFile& run) {
+  std::string text;
+  for (const Record& record : run.records)
+    if (below_expectation(record))
+      text += fmt::format(
+          "<li><p class=\"case\">{} <a href=\"#unit-{}\">all cases of {}</a></p>\n"
+          "<p>{}</p></li>\n",
+          breakable(record.name), escaped(record.unit), escaped(record.unit),
+          escaped(expectation_text(record)));
+  return text.empty() ? ""
+                      : section("slow", "Slower than expected",
+                                fmt::format("<ul class=\"failures\">\n{}</ul>\n", text));
+}
+
 std::string skips(const Summary& summary) {
   if (summary.skips.empty()) return "";
   std::string rows;
@@ -113,6 +127,7 @@ std::string report_html(const RunFile& run, const Figures& figures, const std::s
       page_style);
   page += header(run, summary);
   page += failures(run);
+  page += slower_than_expected(run);
   page += health_section(health_of(run, environment));
   page += section("machine", "The machine", machine_card(run, fields));
   page += section("units", "Units", unit_table(run));

@@ -71,6 +71,9 @@ std::string test_case(const Record& record) {
     text += fmt::format("      <failure{}{}>{}</failure>\n", attribute("message", record.reason),
                         attribute("type", kind), body);
   }
+  if (below_expectation(record))
+    text += fmt::format("      <failure{} type=\"expectation\"/>\n",
+                        attribute("message", expectation_text(record)));
   if (record.verdict == Ruling::pass) {
     std::string out = fmt::format("median {}", seconds_text(record.seconds));
     if (const std::string rate = rate_text(record); !rate.empty()) out += ", " + rate;
@@ -105,7 +108,8 @@ std::string junit_xml(const RunFile& run) {
   text += fmt::format(
       "<testsuites name=\"shardmark\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\" "
       "time=\"{:.6f}\">\n",
-      summary.counts.cases(), summary.counts.failed, summary.counts.skipped, seconds);
+      summary.counts.cases(), summary.counts.failed + summary.counts.slow, summary.counts.skipped,
+      seconds);
   // The offset is not part of the format's timestamp.
   const std::string timestamp = run.date.substr(0, 19);
   for (const UnitSummary& unit : summary.units) {
@@ -119,8 +123,9 @@ std::string junit_xml(const RunFile& run) {
     text += fmt::format(
         "  <testsuite{} tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\" "
         "time=\"{:.6f}\"{}{}>\n",
-        attribute("name", unit.unit), unit.counts.cases(), unit.counts.failed, unit.counts.skipped,
-        unit_seconds, attribute("timestamp", timestamp), attribute("hostname", run.host_name));
+        attribute("name", unit.unit), unit.counts.cases(), unit.counts.failed + unit.counts.slow,
+        unit.counts.skipped, unit_seconds, attribute("timestamp", timestamp),
+        attribute("hostname", run.host_name));
     text += "    <properties>\n";
     for (const auto& [name, value] : {std::pair{"profile", run.context.profile},
                                       {"command", run.context.command},

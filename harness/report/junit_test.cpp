@@ -94,6 +94,18 @@ TEST(Junit, HasASuiteForEveryUnitAndACaseForEveryRecord) {
       R"(<property name="command" value="shardmark run --x &quot;&lt;&amp;&gt;&#39;&quot;"/>)"));
 }
 
+TEST(Junit, ACaseBelowItsExpectedSpeedIsAFailure) {
+  RunFile run = example();
+  Record& slow = run.records[0];
+  slow.counters.insert(
+      {{"expected_s", slow.seconds / 2}, {"expected_fraction", 0.5}, {"expected_floor", 0.8}});
+  const std::string xml = junit_xml(run);
+  EXPECT_EQ(malformed(xml), "");
+  EXPECT_NE(xml.find(R"(tests="5" failures="2" errors="0" skipped="1")"), std::string::npos);
+  EXPECT_NE(xml.find("<failure message=\"50 % of the expected speed (floor 80 %)"),
+            std::string::npos);
+}
+
 TEST(Junit, HostileTextStaysText) {
   RunFile run = example();
   run.records[1].name = "x\"/><evil a=\"\x01\x02\xff\xc3";

@@ -12,6 +12,10 @@ namespace {
 
 constexpr std::size_t table_columns = 100;
 
+std::string percent(double fraction) {
+  return fraction > 0 ? fmt::format("{:.0f} %", 100 * fraction) : "";
+}
+
 // Aligns the first column left and the others right. Leaves out empty columns, and the last ones if
 // they do not fit.
 std::string aligned(std::vector<std::vector<std::string>> rows, std::size_t room) {
@@ -50,19 +54,18 @@ std::string with_footnote(std::string table) {
 }
 
 std::string unit_table(const Summary& summary, const Terminal& terminal) {
-  std::vector<std::vector<std::string>> rows{
-      {"unit", "cases", "passed", "failed", "skipped", "best", "wire", "of limit", "of library"}};
+  std::vector<std::vector<std::string>> rows{{"unit", "cases", "passed", "failed", "skipped",
+                                              "best", "wire", "of limit", "of expectation",
+                                              "of library"}};
   // Columns without text are left out.
   const bool all_passed = summary.counts.passed == summary.counts.cases();
   const auto number = [&](int value) {
     return all_passed ? "" : value == 0 ? "-" : std::to_string(value);
   };
   for (const UnitSummary& unit : summary.units)
-    rows.push_back(
-        {unit.unit, std::to_string(unit.counts.cases()), number(unit.counts.passed),
-         number(unit.counts.failed), number(unit.counts.skipped), unit.best, unit.wire,
-         unit.limit_fraction > 0 ? fmt::format("{:.0f} %", 100 * unit.limit_fraction) : "",
-         unit.speedup});
+    rows.push_back({unit.unit, std::to_string(unit.counts.cases()), number(unit.counts.passed),
+                    number(unit.counts.failed), number(unit.counts.skipped), unit.best, unit.wire,
+                    percent(unit.limit_fraction), percent(unit.expected_fraction), unit.speedup});
   return with_footnote(aligned(rows, room_of(terminal)));
 }
 
@@ -79,19 +82,17 @@ std::string case_table(const std::string& unit, const std::vector<const Record*>
       fixed += fmt::format("{}{} {}", fixed.empty() ? "" : ", ", axis, value);
   std::vector<std::vector<std::string>> rows{axes.varying};
   rows[0].insert(rows[0].begin(), "verdict");
-  for (const char* title : {"time", "rate", "MFU", "of GEMM", "of limit", "of library"})
+  for (const char* title :
+       {"time", "rate", "MFU", "of GEMM", "of limit", "of expectation", "of library"})
     rows[0].emplace_back(title);
   for (const Record* record : records) {
     std::vector<std::string>& row = rows.emplace_back();
     row.push_back(record->verdict == Ruling::fail ? "FAIL" : std::string(name(record->verdict)));
     for (const std::string& one : axes.varying) row.push_back(axis(*record, one));
-    const auto fraction = [record](const char* key) {
-      const double value = counter(*record, key);
-      return value > 0 ? fmt::format("{:.0f} %", 100 * value) : "";
-    };
     row.push_back(record->seconds > 0 ? seconds_text(record->seconds) : "");
     row.push_back(rate_text(*record));
-    for (const char* key : {"mfu", "mfu_of_gemm", "limit_fraction"}) row.push_back(fraction(key));
+    for (const char* key : {"mfu", "mfu_of_gemm", "limit_fraction", "expected_fraction"})
+      row.push_back(percent(counter(*record, key)));
     row.push_back(speedup_text(*record));
   }
   return fmt::format("{}{}\n{}", unit, fixed.empty() ? "" : fmt::format("  ({})", fixed),
@@ -169,6 +170,21 @@ std::string limits_text(const std::vector<Record>& records, const Terminal& term
   return text;
 }
 
+// The cases below their floor, the slowest first.
+std::string expectations_text(const std::vector<Record>& records, const Terminal& terminal) {
+  std::vector<const Record*> slow;
+  for (const Record& record : records)
+    if (below_expectation(record)) slow.push_back(&record);
+  if (slow.empty()) return "";
+  std::ranges::stable_sort(slow, {},
+                           [](const Record* one) { return counter(*one, "expected_fraction"); });
+  std::string text = "\nBelow the expected speed:\n";
+  for (const Record* one : slow)
+    text += fmt::format("  {}\n    {}\n", terminal.painted(Ruling::fail, plain(one->name)),
+                        expectation_text(*one));
+  return text;
+}
+
 }  // namespace
 
 std::string summary_text(const RunContext& context, const std::vector<Record>& records,
@@ -183,6 +199,7 @@ std::string summary_text(const RunContext& context, const std::vector<Record>& r
       for (const std::string& line : failure_lines(record)) text += fmt::format("    {}\n", line);
     }
   }
+  text += expectations_text(records, terminal);
   if (!summary.skips.empty()) {
     text += "\nSkipped:\n";
     for (const SkipGroup& group : summary.skips) {

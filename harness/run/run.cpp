@@ -86,6 +86,7 @@ class CaseLoop {
   int missing(const std::vector<std::size_t>& selected, int repetitions) const;
   void note_rates();
   void count_tested_gpus();
+  void add_promise(Record& record) const;
   bool ends() const { return fatal_ || !unwritten_.empty() || signal_ != 0; }
   // The cause of a lost rank, from this rank's exception and the board.
   machine::Failure loss(const std::exception& error) const;
@@ -175,6 +176,18 @@ void CaseLoop::note_rates() {
   if (options_.sink && context_.rates.size() > known) options_.sink->measured(context_);
 }
 
+void CaseLoop::add_promise(Record& record) const {
+  if (!options_.promise || record.verdict != Ruling::pass || record.seconds <= 0) return;
+  if (record.oversubscribed || record.shares_cores || context_.gpus.is_virtual) return;
+  const Promise promise = options_.promise(record);
+  if (promise.expected_s <= 0) return;
+  record.counters["expected_s"] = promise.expected_s;
+  record.counters["specified_s"] = promise.specified_s;
+  record.counters["expected_fraction"] = promise.expected_s / record.seconds;
+  const auto floor = options_.floors.find(std::string(kind_of_case(record)));
+  if (floor != options_.floors.end()) record.counters["expected_floor"] = floor->second;
+}
+
 void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) {
   try {
     const PlannedCase& plan = cases_[index];
@@ -200,6 +213,7 @@ void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) 
     }
     if (record.verdict != Ruling::skipped)
       record.counters["case_s"] = machine::steady_s() - begin_s;
+    add_promise(record);
     if (!fatal_) note_rates();
     if (options_.sink) options_.sink->add(record);
     progress.case_done(record);
@@ -308,7 +322,9 @@ int CaseLoop::lead(Progress& progress) {
     command({.exit_code = environment});
     throw Unwritten(unwritten_);
   }
-  const bool failed = std::ranges::count(records_, Ruling::fail, &Record::verdict) > 0;
+  const bool failed = std::ranges::any_of(records_, [](const Record& record) {
+    return record.verdict == Ruling::fail || below_expectation(record);
+  });
   int exit_code = with_faults || failed                 ? case_failed
                   : skipped_all_communication(records_) ? environment
                                                         : accepted;

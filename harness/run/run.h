@@ -10,7 +10,9 @@
 // in the world's barrier.
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -23,6 +25,12 @@
 namespace harness {
 
 class Injection;
+
+// What a cluster promises for a case (--expect), in seconds. 0: nothing.
+struct Promise {
+  double expected_s = 0;
+  double specified_s = 0;  // by the peaks only
+};
 
 struct RunOptions {
   RunContext context;            // of the launch; a continued run keeps its rates
@@ -40,7 +48,11 @@ struct RunOptions {
   Sink* sink = nullptr;                   // rank 0
   bool measure_rates = true;              // false: no limits, for tests
   Injection* injection = nullptr;         // of this rank; null: no faults
-  std::vector<std::string> gpu_of_rank;   // rank 0: host and GPU; an empty text: no GPU
+  // Rank 0, for records whose times show the speed of the machine; empty: no expectation. floors:
+  // the least accepted expected_fraction, by kind_of_case.
+  std::function<Promise(const Record&)> promise;
+  std::map<std::string, double> floors;
+  std::vector<std::string> gpu_of_rank;  // rank 0: host and GPU; an empty text: no GPU
 };
 
 // environment: among others, all cases that communicate were skipped.
@@ -53,13 +65,13 @@ class Unwritten : public std::runtime_error {
 };
 
 // Collective over the world. Every rank returns the same exit code: accepted, case_failed (also if
-// one of options.finished failed), or 128 plus the signal after SIGINT or SIGTERM, which end the
-// run after the current case (130, 143; a second signal ends the process at once). Only rank 0
-// writes and prints. Throws on every rank: UsageError for a --benchmark_ flag that is unknown,
-// malformed or selects no case; machine::MachineError if a rank was lost (Timeout, PeerFailure).
-// Then the results, including the current case, have reached the sink, the board has the reason,
-// and the exit code is rank_lost. If sink or progress throw, the run ends: rank 0 throws Unwritten,
-// the others return environment.
+// one of options.finished failed, or a case is below its expectation), or 128 plus the signal after
+// SIGINT or SIGTERM, which end the run after the current case (130, 143; a second signal ends the
+// process at once). Only rank 0 writes and prints. Throws on every rank: UsageError for a
+// --benchmark_ flag that is unknown, malformed or selects no case; machine::MachineError if a rank
+// was lost (Timeout, PeerFailure). Then the results, including the current case, have reached the
+// sink, the board has the reason, and the exit code is rank_lost. If sink or progress throw, the
+// run ends: rank 0 throws Unwritten, the others return environment.
 int run(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options,
         Progress& progress);
 

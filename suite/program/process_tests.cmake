@@ -31,7 +31,7 @@ set_tests_properties(suite_disturbed_run_test suite_kept_results_test PROPERTIES
 if(SHARDMARK_SANITIZE)
   return()
 endif()
-foreach(test program checkpoints command_line manual documents runs recipes comparisons nccl_tests)
+foreach(test program checkpoints command_line manual documents runs recipes comparisons expectations nccl_tests)
   process_test(${test} ${test} TIMEOUT 600)
 endforeach()
 set_tests_properties(suite_runs_test suite_comparisons_test suite_nccl_tests_test PROPERTIES RUN_SERIAL ON)

@@ -29,6 +29,7 @@
 #include "machine/world/mpi_world.h"
 #include "suite/checkpoint/saved_training.h"
 #include "suite/checkpoint/training_checkpoint.h"
+#include "suite/expectation/expectation.h"
 #include "suite/files/corpus.h"
 #include "suite/files/safetensors.h"
 #include "suite/options/options.h"
@@ -167,6 +168,7 @@ std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::Plan
     for (const std::string& warning : resolved.warnings)
       complain(0, fmt::format("warning: {}", warning));
   configuration = json(resolved);
+  line.configured = resolved.config;
   return std::move(configured.cases);
 }
 
@@ -194,6 +196,14 @@ void note_nccl(machine::World& world, const RunCommandLine& line, harness::NcclL
       harness::gather_environment(world, how_it_measures(line), versions, mine);
   if (world.rank() == 0)
     harness::write_file(out_dir + "/environment.json", environment, world.faults().disk);
+}
+
+// Compares the times with those of the cluster of --expect.
+void expect(const RunCommandLine& line, const predict::Cluster& cluster,
+            const machine::World& world, harness::RunOptions& options) {
+  options.floors = line.floors;
+  options.promise = [expectation = Expectation(cluster, world.computes_on_gpu(), line.configured)](
+                        const harness::Record& record) { return expectation.promise(record); };
 }
 
 int run_rank(RunCommandLine& line, harness::PlanRequest request,
@@ -232,6 +242,12 @@ int run_rank(RunCommandLine& line, harness::PlanRequest request,
     code = together(*world, [&] { choose_device(*world, harness::parse_device(line.device)); });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
     note_gpus(*world, options);
+    // Runs with injected faults are not compared with a promise either.
+    std::optional<predict::Cluster> cluster;
+    if (!line.expect.empty() && line.faults.empty()) {
+      cluster = predict::read_cluster(line.expect);
+      expect(line, *cluster, *world, options);
+    }
     // A virtual GPU has no speed.
     options.measure_rates = options.measure_rates && !options.context.gpus.is_virtual;
     const machine::GpuReading gpu = machine::read_gpu(world->device().pci_address());
@@ -246,6 +262,8 @@ int run_rank(RunCommandLine& line, harness::PlanRequest request,
                                                   line.continued.has_value(), world->faults().disk);
       if (!line.continued)
         harness::write_file(out_dir + "/environment.json", environment, world->faults().disk);
+      if (cluster)
+        harness::write_file(out_dir + "/cluster.json", json(*cluster), world->faults().disk);
     });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
     options.sink = sink.get();

@@ -17,6 +17,7 @@
 #include "suite/files/stored_curve.h"
 #include "suite/files/traffic.h"
 #include "suite/options/options.h"
+#include "suite/predict/cluster.h"
 #include "suite/program/axes_text.h"
 
 namespace suite {
@@ -83,6 +84,12 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
     return names;
   });
   options.flag("--no-limits", line.no_limits, "do not measure the limits of this machine first");
+  options.text("--expect", "NAME", line.expect,
+               "a cluster (name or NAME.json): compare times with its prediction");
+  options.choices(predict::cluster_names);
+  options.read(
+      "--expect-floor", "N", [&line](const std::string& text) { read_floors(text, line.floors); },
+      "least part of that speed (default: 0.8); KIND=N,...: by kind");
   options.texts("--inject", "KIND:KEY=VALUE,...", texts.faults,
                 "inject a fault; the run is never accepted", false);
 
@@ -98,7 +105,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.text("--split", "A,B,C", line.split,
                "documents to train, validate and test on (949,50,1)");
   options.text("--load", "FILE", line.options.load_file,
-               "initial GPT-2 weights, .safetensors; a folder: continue its checkpoint");
+               "GPT-2 weights, .safetensors; a folder: continue its checkpoint");
   options.text("--save", "FILE", line.options.save_file,
                "weights after ten steps, .safetensors; a folder: checkpoints");
   harness::TrainingOptions& training = line.options.training;
@@ -149,6 +156,9 @@ void add_scaling_options(Options& options, Texts& texts) {
 
 void check(RunCommandLine& line, const Texts& texts) {
   line.profile = harness::parse_profile(texts.profile);
+  if (!line.expect.empty()) predict::read_cluster(line.expect);
+  if (line.expect.empty() && line.floors != default_floors())
+    reject("--expect-floor requires --expect CLUSTER");
   line.options.timing = harness::parse_timing(texts.timing);
   for (const std::string& fault : texts.faults) line.faults.push_back(harness::parse_fault(fault));
   harness::parse_device(line.device);

@@ -11,6 +11,7 @@
 #include "harness/run/inject.h"
 #include "harness/run/run.h"
 #include "harness/unit/sweep.h"
+#include "suite/expectation/expectation.h"
 #include "suite/program/scaling.h"
 
 namespace suite {
@@ -42,6 +43,9 @@ struct RunCommandLine {
   std::string resume_dir;
   std::optional<harness::RunFile> continued;  // the run that --resume continues; `words` are its
   bool no_limits = false;
+  std::string expect;                        // a cluster: compare times with its prediction
+  Floors floors = default_floors();          // of its speed
+  std::optional<TrainingConfig> configured;  // the first configuration of the files
   std::vector<harness::Fault> faults;
   harness::ConsoleOptions console;
   harness::Color color = harness::Color::automatic;

@@ -95,6 +95,14 @@ void apply_arguments(TrainingConfig& config) {
 
 }  // namespace
 
+TrainingConfig with_axes(TrainingConfig base, const harness::AxisValues& axes) {
+  for (const auto& [axis, value] : axes)
+    if (const Key* const key = configuration::find_key(&Key::axis, axis);
+        key && value != "configured")
+      set(*key, base, value);
+  return base;
+}
+
 TrainingConfig completed(const TrainingConfig& given) {
   if (given.model.name.empty()) return given;
   TrainingConfig config = given;

@@ -33,6 +33,9 @@ Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
 Variations over_cp(const std::string& comm_type, const std::string& order);
 Variations operator+(Variations all, const Variations& more);
 
+// Returns the configuration of a case with these axes: base with their values.
+TrainingConfig with_axes(TrainingConfig base, const harness::AxisValues& axes);
+
 // Completes a configuration: sets the shape of a model that has only a name, and the usual values
 // of a small step for keys without an axis. A resolved configuration stays unchanged. Throws
 // std::invalid_argument and harness::UsageError for unknown names.
