@@ -14,7 +14,6 @@
 #include "layers/models/gpt_cost.h"
 #include "suite/configuration/models.h"
 #include "suite/configuration/resolve.h"
-#include "suite/plan/claims.h"
 #include "suite/plan/model_shape.h"
 #include "suite/plan/plan_report.h"
 #include "suite/testing/file_case.h"
@@ -362,42 +361,6 @@ TEST(Ours, ReportsUnsupportedConfigurations) {
   t.activations.use_flash_attn = true;
   t.activations.recompute_granularity = layers::RecomputeGranularity::selective;
   expect_words(held(t, {ours, 1}, {}).not_held, {"use-flash-attn"});
-}
-
-TEST(Claims, HaveTheExpectedVerdictsAndNumbers) {
-  const std::vector<Claim> all = claims();
-  const auto number = [&](std::size_t claim, std::string_view what) {
-    for (const Claim::Number& one : all.at(claim).numbers)
-      if (one.what.find(what) != std::string::npos) return one.value;
-    throw std::logic_error("no number " + std::string(what));
-  };
-  using enum Claim::Verdict;
-  ASSERT_EQ(all.size(), 5U);
-  EXPECT_EQ(all[0].verdict, holds);
-  EXPECT_NEAR(number(0, "7.0e9"), 112, 1e-9);
-  EXPECT_NEAR(number(0, "16 bytes x that number"), 107.8146, 1e-3);
-  EXPECT_NEAR(number(0, "18 bytes"), 18 * 6.738415616, 0.1) << "and 0 padding rows";
-  EXPECT_EQ(all[1].verdict, holds);
-  EXPECT_NEAR(number(1, "1.5e9"), 24, 1e-9);
-  EXPECT_EQ(all[2].verdict, roughly);
-  EXPECT_NEAR(number(2, "stage 1: "), 3.8209, 1e-4);
-  EXPECT_NEAR(number(2, "stage 2: "), 7.2113, 1e-4);
-  EXPECT_NEAR(number(2, "stage 3: "), 64, 1e-9);
-  EXPECT_EQ(all[3].verdict, fails);
-  EXPECT_NEAR(number(3, "all model states"), 20.8, 1e-9);
-  EXPECT_NEAR(number(3, "model states of one GPU"), 650, 1e-6);
-  EXPECT_NEAR(number(3, "values of one GPU"), 81.25, 1e-6);
-  EXPECT_NEAR(number(3, "60 GB of states"), 120e9, 1);
-  EXPECT_NEAR(number(3, "GPUs for"), 347, 0.5);
-  EXPECT_NEAR(number(3, "host of 8"), 5.2, 1e-6);
-  EXPECT_EQ(all[4].verdict, fails);
-  EXPECT_EQ(number(4, "12 L h^2"), 217'432'719'360);
-  // 120 (12 h² + 13 h) + 50257 h + 8192 h + 2 h
-  EXPECT_EQ(number(4, "exactly"), 217'432'719'360 + 12288.0 * (120 * 13 + 50257 + 8192 + 2));
-  EXPECT_NEAR(number(4, "width at"), 30046, 1);
-  EXPECT_GT(number(4, "on 32 GPUs"), 80);
-  EXPECT_LT(number(4, "on 64 GPUs"), 60);
-  expect_words(text(all), {"fails", "roughly", "holds", "217432719360"});
 }
 
 TEST(Plan, IsPrintedAsATableAndAsJson) {

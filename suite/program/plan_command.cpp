@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "harness/run/run.h"
+#include "suite/claims/claims.h"
 #include "suite/configuration/resolve.h"
 #include "suite/files/new_file.h"
 #include "suite/options/options.h"
-#include "suite/plan/claims.h"
 #include "suite/plan/model_shape.h"
 #include "suite/plan/plan_report.h"
 #include "suite/plan/training_options.h"
@@ -59,7 +59,8 @@ std::optional<Words> parse(int argc, char** argv) {
   options.text("--json", "FILE", words.json_file, "write the plan as JSON");
   options.flag("--explain", words.explain,
                "add every key with its source, the formulas, and the bytes by category");
-  options.flag("--claims", words.claims, "check published claims about memory with these formulas");
+  options.flag("--claims", words.claims,
+               "check statements about memory in five documents (predict --claims: all)");
   if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
   check_megatron("plan", sources.words, options.names());
   return words;
@@ -72,7 +73,7 @@ int run_plan(int argc, char** argv) {
   if (!parsed) return harness::accepted;
   const Words& words = *parsed;
   if (words.claims) {
-    fmt::print("{}", text(claims()));
+    fmt::print("{}", text(all_claims(), true));
     return harness::accepted;
   }
   if (!words.json_file.empty()) check_writable(words.json_file);

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "harness/run/run.h"
+#include "suite/claims/claims.h"
 #include "suite/configuration/models.h"
 #include "suite/files/new_file.h"
 #include "suite/plan/training_options.h"
@@ -22,7 +23,7 @@ struct Words {
   std::string cluster = "dgx_h100", software = "megatron_core", json_file;
   std::string arguments_file, config_file;
   double gpu_memory = 0;
-  bool explain = false, published = false, search = false;
+  bool explain = false, published = false, search = false, claims = false;
 };
 
 // Returns no value after printing the help.
@@ -55,6 +56,8 @@ std::optional<Words> parse(int argc, char** argv) {
   options.text("--json", "FILE", words.json_file, "write the prediction as JSON");
   options.flag("--explain", words.explain,
                "add the formulas, the numbers of the cluster, and every key with its source");
+  options.flag("--claims", words.claims,
+               "recompute 110 statements of five documents: holds, holds if, fails, open");
   options.flag("--published", words.published, "compare predictions with published runs");
   if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
   configuration::check_megatron("predict", words.sources.words, options.names());
@@ -119,6 +122,10 @@ int run_predict(int argc, char** argv) {
   const std::optional<Words> parsed = parse(argc, argv);
   if (!parsed) return harness::accepted;
   const Words& words = *parsed;
+  if (words.claims) {
+    fmt::print("{}", text(all_claims()));
+    return harness::accepted;
+  }
   if (words.published) {
     fmt::print("{}", text(predict::compare_published()));
     return harness::accepted;

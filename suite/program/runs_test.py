@@ -41,7 +41,12 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(asked[0]["gpu_bytes"]["optimizer"], 12 * plan["parameters_of_rank"] / 64)
         claims = shardmark("plan", "--claims")
         self.assertEqual(claims.returncode, 0, claims.stderr)
-        self.assertRegex(claims.stdout, r"fails +1.3e12 parameters on 32 GPUs")
+        self.assertRegex(claims.stdout, r"6 fails +1.3e12 parameters on 32 GPUs")
+        self.assertNotIn("efficiency", claims.stdout)  # not about memory
+        claims = shardmark("predict", "--claims")
+        self.assertEqual(claims.returncode, 0, claims.stderr)
+        self.assertEqual([int(number) for number in re.findall(r"^ *(\d+) (?:holds|fails|open) ", claims.stdout, re.MULTILINE)],
+                         list(range(1, 111)))
 
     def test_a_step_is_predicted_and_written(self):
         done = shardmark("predict", "--model", "gpt3_175b", "--gpus", "1024", "--bf16", "--tp", "8", "--pp", "8",
