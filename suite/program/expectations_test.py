@@ -53,7 +53,8 @@ class Expectations(TemporaryFolder):
                             (["cluster", "measure", self.path("none")], "no run at"),
                             (["run", "gemm", "--expect-floor", "0.5"], "--expect-floor requires --expect CLUSTER"),
                             (["run", "gemm", "--expect", "dgx_a10"], "did you mean 'dgx_a100'?"),
-                            (["run", "gemm", "--expect", "dgx_a100", "--expect-floor", "stp=0.5"], "did you mean 'step'?")):
+                            (["run", "gemm", "--expect", "dgx_a100", "--expect-floor", "stp=0.5"], "did you mean 'step'?"),
+                            (["predict", "--objective", "model"], "--objective requires --search")):
             done = shardmark(*words)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn(text, done.stderr)

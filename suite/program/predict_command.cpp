@@ -2,16 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <optional>
 #include <stdexcept>
 
+#include "harness/report/figures.h"
 #include "harness/run/run.h"
 #include "suite/claims/claims.h"
 #include "suite/configuration/models.h"
 #include "suite/files/new_file.h"
+#include "suite/options/options.h"
 #include "suite/plan/training_options.h"
+#include "suite/predict/objective.h"
 #include "suite/predict/published.h"
 #include "suite/predict/report.h"
+#include "suite/predict/scaling_figures.h"
 #include "suite/predict/search.h"
 #include "suite/program/commands.h"
 
@@ -20,8 +25,8 @@ namespace {
 
 struct Words {
   configuration::Sources sources;
-  std::string cluster = "dgx_h100", software = "megatron_core", json_file;
-  std::string arguments_file, config_file;
+  std::string cluster = "dgx_h100", software = "megatron_core", objective = "time", json_file;
+  std::string arguments_file, config_file, figures_dir;
   double gpu_memory = 0;
   bool explain = false, published = false, search = false, claims = false;
 };
@@ -46,6 +51,9 @@ std::optional<Words> parse(int argc, char** argv) {
   options.group("Search");
   options.flag("--search", words.search,
                "find the fastest degrees, ZeRO stage, micro-batch, recomputation and schedule");
+  options.text("--objective", "NAME", words.objective,
+               "time (default); sequence: longest; model: most layers; gpus: fewest");
+  options.choices(predict::objective_names);
   options.positive("--gpu-memory-gb", "N", words.gpu_memory,
                    "memory that a GPU may hold, in GB (default: the cluster's)");
   options.text("--write-arguments", "FILE", words.arguments_file,
@@ -56,6 +64,8 @@ std::optional<Words> parse(int argc, char** argv) {
   options.text("--json", "FILE", words.json_file, "write the prediction as JSON");
   options.flag("--explain", words.explain,
                "add the formulas, the numbers of the cluster, and every key with its source");
+  options.text("--figures", "DIR", words.figures_dir,
+               "write figures of scaling, memory and communication with their CSV files");
   options.flag("--claims", words.claims,
                "recompute 110 statements of five documents: holds, holds if, fails, open");
   options.flag("--published", words.published, "compare predictions with published runs");
@@ -66,6 +76,12 @@ std::optional<Words> parse(int argc, char** argv) {
 
 const predict::Software& software_of(const Words& words) try {
   return predict::find_software(words.software);
+} catch (const std::invalid_argument& error) {
+  throw harness::UsageError(error.what());
+}
+
+predict::Objective objective_of(const Words& words) try {
+  return predict::parse_objective(words.objective);
 } catch (const std::invalid_argument& error) {
   throw harness::UsageError(error.what());
 }
@@ -97,13 +113,28 @@ void write(const std::string& path, const std::string& text) {
   fmt::print("{}\n", path);
 }
 
+int draw(const Words& words) {
+  const predict::Cluster cluster = predict::read_cluster(words.cluster);
+  const std::vector<predict::ScalingFigure> figures =
+      predict::scaling_figures(cluster, software_of(words));
+  std::error_code failed;
+  std::filesystem::create_directories(words.figures_dir, failed);
+  write(words.figures_dir + "/predict.json", json(figures, cluster));
+  const harness::Figures drawn = harness::figures_of(words.figures_dir, true);
+  if (!drawn.missing.empty()) return complain(harness::environment, drawn.missing);
+  fmt::print("{} figures and their CSV files: {}/figures\n", drawn.figures.size(),
+             words.figures_dir);
+  return harness::accepted;
+}
+
 int search(const configuration::Resolved& resolved, const Words& words) {
   const predict::Cluster cluster = predict::read_cluster(words.cluster);
-  const std::vector<TrainingConfig> all =
-      predict::grid(resolved.config, cluster, static_cast<int>(words.sources.gpus));
-  const predict::Found found =
-      predict::fastest(all, cluster, software_of(words),
-                       words.gpu_memory > 0 ? words.gpu_memory * 1e9 : cluster.gpu.memory);
+  const predict::Objective objective = objective_of(words);
+  const predict::Reached reached = predict::reach(
+      objective, resolved.config, cluster, static_cast<int>(words.sources.gpus), software_of(words),
+      words.gpu_memory > 0 ? words.gpu_memory * 1e9 : cluster.gpu.memory);
+  const predict::Found& found = reached.found;
+  fmt::print("{}", text(objective, reached));
   fmt::print("{}", text(found));
   if (found.best.empty())
     throw harness::UsageError(
@@ -122,6 +153,7 @@ int run_predict(int argc, char** argv) {
   const std::optional<Words> parsed = parse(argc, argv);
   if (!parsed) return harness::accepted;
   const Words& words = *parsed;
+  if (!words.figures_dir.empty()) return draw(words);
   if (words.claims) {
     fmt::print("{}", text(all_claims()));
     return harness::accepted;
@@ -130,6 +162,7 @@ int run_predict(int argc, char** argv) {
     fmt::print("{}", text(predict::compare_published()));
     return harness::accepted;
   }
+  if (words.objective != "time" && !words.search) reject("--objective requires --search");
   if (!words.json_file.empty()) check_writable(words.json_file);
   configuration::Sources sources = words.sources;
   if (words.search) sources.gpus = 1;  // the search chooses the data-parallel size

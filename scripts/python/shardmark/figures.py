@@ -5,7 +5,7 @@
 
 figures.json next to them lists the figures in the order of a report. Figures without data are left
 out and reported. Exit 2: run.json is not readable. For a folder with compare.json instead: the
-changes between two sides; with history.json: levels over time.
+changes between two sides; with history.json: levels over time; with predict.json: scaling.
 """
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ import sys
 
 import matplotlib.style
 
-from .drawing import bars, breakdown, bubble, levels, limits, link_matrix, memory_map, message_size, shifts, timeline, training
+from .drawing import bars, breakdown, bubble, levels, limits, link_matrix, memory_map, message_size, prediction, shifts, timeline, training
 from .drawing.run_json import Absent, BadRun, load
 from .drawing.sheet import FORMATS, save
 
@@ -47,6 +47,7 @@ KINDS = {
 # For a folder with this file instead of run.json.
 OF_OTHERS = {
     "compare.json": (shifts.load, {"shifts": ("what changed", "Comparison", shifts.shifts)}),
+    "predict.json": (prediction.load, {"prediction": ("what is predicted", "Prediction", prediction.prediction)}),
     "history.json": (levels.load, {"levels": ("cases over time", "History", levels.levels)}),
 }
 POINTS = 72  # per inch
