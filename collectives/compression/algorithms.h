@@ -10,6 +10,7 @@ using MadeCompression = std::unique_ptr<CompressedAllReduce>;
 
 MadeCompression make_top_k(const CompressionSetup& setup);
 MadeCompression make_threshold(const CompressionSetup& setup);
+MadeCompression make_deviation(const CompressionSetup& setup);
 MadeCompression make_quantized_all_gather(const CompressionSetup& setup,
                                           std::unique_ptr<Code> code);
 MadeCompression make_quantized_reduce_scatter(const CompressionSetup& setup,

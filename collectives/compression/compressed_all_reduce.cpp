@@ -17,21 +17,23 @@ using machine::Dtype;
 using machine::Tensor;
 
 CompressedAllReduce::CompressedAllReduce(const CompressionSetup& setup)
-    : setup_(setup), staging_(setup.world.host_device()) {
+    : setup_(setup), staging_(setup.pages ? *setup.pages : setup.host) {
   const std::int64_t count = setup.count;
   const CompressionOptions& options = setup.options;
   if (count < 0) machine::reject("compression: the count is {}; expected 0 or more", count);
   if (options.k < 1) machine::reject("top_k: k is {}; expected 1 or more", options.k);
   if (!(options.threshold > 0) || std::isinf(options.threshold))
     machine::reject("threshold is {}; expected a finite number above 0", options.threshold);
+  if (!(options.deviations > 0) || std::isinf(options.deviations))
+    machine::reject("deviations is {}; expected a finite number above 0", options.deviations);
   values_ = host_tensor(Dtype::float32, count);
-  setup_.world.host_device().stream().kernels().fill(values_, 0);
+  setup_.host.stream().kernels().fill(values_, 0);
 }
 
 CompressedAllReduce::~CompressedAllReduce() = default;
 
 Tensor CompressedAllReduce::host_tensor(Dtype dtype, std::int64_t elements) const {
-  return Tensor(setup_.world.host_device(), dtype, {elements}, Category::buffers);
+  return Tensor(setup_.host, dtype, {elements}, Category::buffers);
 }
 
 void CompressedAllReduce::lap(double Seconds::*phase) {
@@ -56,7 +58,7 @@ void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
 
   seconds_ = {};
   lap_began_ = machine::steady_s();
-  machine::Stream& host = setup_.world.host_device().stream();
+  machine::Stream& host = setup_.host.stream();
   if (options().feedback)
     host.kernels().add(values_, given, values_);
   else
@@ -68,7 +70,7 @@ void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
 }
 
 void CompressedAllReduce::reset() {
-  setup_.world.host_device().stream().kernels().fill(values_, 0);
+  setup_.host.stream().kernels().fill(values_, 0);
   forget();
 }
 
@@ -94,6 +96,7 @@ const std::vector<Compression>& compressions() {
   static const std::vector<Compression> all = {
       {"top_k", "Lin et al. 2018, arXiv:1712.01887", make_top_k},
       {"threshold", "Strom 2015, doi:10.21437/Interspeech.2015-354", make_threshold},
+      {"deviation", "Shi et al. 2019, arXiv:1911.08772", make_deviation},
       {"int8_block", "Dettmers 2015, arXiv:1511.04561", make_all_gather<Int8Block>},
       {"quantized_reduce_scatter", zero_pp, make_reduce_scatter<Int8Block, 1>},
       {"quantized_reduce_scatter_int4", zero_pp, make_reduce_scatter<Int4Block, 1>},
@@ -111,12 +114,14 @@ std::vector<std::string> compression_names() {
   return names;
 }
 
-std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, machine::World& world,
+std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, machine::Device& host,
                                                       Communicator& communicator,
                                                       std::int64_t count,
-                                                      const CompressionOptions& options) {
+                                                      const CompressionOptions& options,
+                                                      machine::Device* pages) {
   for (const Compression& compression : compressions())
-    if (compression.name == name) return compression.make({world, communicator, count, options});
+    if (compression.name == name)
+      return compression.make({host, communicator, count, options, pages});
   throw std::invalid_argument(machine::unknown("compression", name, compression_names()));
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // An all-reduce of float tensors that sends less than the values, and keeps the rest for later.
 //
-//   auto compressed = make_compression("top_k", world, communicator, count, {.k = count / 100});
+//   auto compressed = make_compression("top_k", host, communicator, count, {.k = count / 100});
 //   compressed->run(gradient, sum);   // the sum of all transmitted values, on all ranks
 //
 // A rank compresses the values v = in + residual, transmits t and keeps residual = v - t (error
@@ -32,17 +32,20 @@
 namespace collectives {
 
 struct CompressionOptions {
-  std::int64_t k = 1;    // top_k: elements that a rank sends, at most all; at least 1
-  float threshold = 1;   // threshold: sent for each element of this size; finite, above 0
-  bool feedback = true;  // carry the residual into the next run
+  std::int64_t k = 1;     // top_k: elements that a rank sends, at most all; at least 1
+  float threshold = 1;    // threshold: sent for each element of this size; finite, above 0
+  double deviations = 3;  // deviation: standard deviations that a sent element reaches; above 0
+  bool feedback = true;   // carry the residual into the next run
 };
 
-// The arguments of make_compression.
+// The arguments of make_compression. host: the device of residuals and codes. pages: that of the
+// staging of CUDA tensors; null: host.
 struct CompressionSetup {
-  machine::World& world;
+  machine::Device& host;
   Communicator& communicator;
   std::int64_t count;
   CompressionOptions options;
+  machine::Device* pages = nullptr;
 };
 
 class CompressedAllReduce {
@@ -60,6 +63,13 @@ class CompressedAllReduce {
   // Returns the values of this rank that no sum contains yet: its residual, and the residual of the
   // share that it reduces, if the algorithm has one. For oracles and tests.
   virtual std::vector<double> held_back() const;
+
+  // The elements that the fullest rank sent in the last run, and in any run: of algorithms whose
+  // volume depends on the values.
+  struct Selected {
+    std::int64_t last = 0, largest = 0;
+  };
+  virtual Selected selected() const { return {}; }
 
   // The phases of the last run on this rank. exchange includes waiting for other ranks.
   struct Seconds {
@@ -98,9 +108,10 @@ struct Compression {
 const std::vector<Compression>& compressions();
 std::vector<std::string> compression_names();
 // Throws std::invalid_argument that names the nearest valid name.
-std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, machine::World& world,
+std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, machine::Device& host,
                                                       Communicator& communicator,
                                                       std::int64_t count,
-                                                      const CompressionOptions& options = {});
+                                                      const CompressionOptions& options = {},
+                                                      machine::Device* pages = nullptr);
 
 }  // namespace collectives

@@ -43,7 +43,10 @@ CompressionOptions options(int ranks, bool feedback) {
   double largest = 1.25 * largest_target;
   for (int rank = 0; rank < ranks; ++rank)
     largest = std::max(largest, std::abs(tilt(rank, ranks, 0)) + 1.25 * largest_target);
-  return {.k = disputed, .threshold = static_cast<float>(largest), .feedback = feedback};
+  return {.k = disputed,
+          .threshold = static_cast<float>(largest),
+          .deviations = 1,
+          .feedback = feedback};
 }
 
 }  // namespace quadratic

@@ -36,7 +36,8 @@ namespace quadratic {
 
 inline constexpr std::int64_t size = 16, disputed = 2;
 inline constexpr int steps = 600;
-// k = disputed. The threshold is the largest gradient, so that no residual outgrows it.
+// k = disputed. The threshold is the largest gradient, so that no residual outgrows it. At one
+// standard deviation, every run sends its largest element.
 CompressionOptions options(int ranks, bool feedback);
 
 }  // namespace quadratic

@@ -19,8 +19,8 @@ template <class Check>
 void with_descent(int ranks, std::string_view name, bool feedback, const Check& check) {
   machine::run_ranks(ranks, [&](World& world) {
     Communicator group(world, world.group(), machine::Transport::shared_memory);
-    const auto compressed =
-        make_compression(name, world, group, quadratic::size, quadratic::options(ranks, feedback));
+    const auto compressed = make_compression(name, world.host_device(), group, quadratic::size,
+                                             quadratic::options(ranks, feedback));
     const Descent descent = descend(world, group, *compressed);
     if (world.rank() != 0) return;
     SCOPED_TRACE(std::string(name) + " among " + std::to_string(ranks) + ", start " +

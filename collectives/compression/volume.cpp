@@ -10,7 +10,14 @@ using machine::Dtype;
 using machine::Operation;
 using machine::TrafficLabel;
 
-static std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+// The bytes of codes. Whole blocks of 4 bits fill whole bytes.
+std::int64_t int8(std::int64_t count) { return count + 4 * ceil_div(count, 256); }
+std::int64_t int4(std::int64_t count) { return 4 * ceil_div(count, 256) + ceil_div(count, 2); }
+
+}  // namespace
 
 std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
                                                  const CompressedCall& call) {
@@ -31,17 +38,15 @@ std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
     hop(call.ranks / inner, 1);
     put(Operation::all_gather, Dtype::uint8, peers * code);
   };
-  // Whole blocks of 4 bits fill whole bytes.
-  const auto int8 = [](std::int64_t count) { return count + 4 * ceil_div(count, 256); };
-  const auto int4 = [](std::int64_t count) {
-    return 4 * ceil_div(count, 256) + ceil_div(count, 2);
-  };
   const std::int64_t share = ceil_div(n, call.ranks);
   if (compression == "top_k") {
     put(Operation::all_gather, Dtype::uint32, peers * 8 * std::min(call.k, n));
   } else if (compression == "threshold") {
     if (n > 0) put(Operation::all_gather, Dtype::int32, peers * 4);
     put(Operation::all_gather, Dtype::uint32, peers * 4 * call.most);
+  } else if (compression == "deviation") {
+    if (n > 0) put(Operation::all_gather, Dtype::int32, peers * 4);
+    put(Operation::all_gather, Dtype::uint32, peers * 8 * call.most);
   } else if (compression == "int8_block") {
     put(Operation::all_gather, Dtype::uint8, peers * int8(n));
   } else if (compression == "quantized_reduce_scatter") {
@@ -58,6 +63,27 @@ std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
     machine::reject("no volume formula for compression '{}'", compression);
   }
   return bytes;
+}
+
+std::uint64_t bytes_held(std::string_view compression, const CompressedCall& call) {
+  const std::int64_t n = call.count, ranks = call.ranks, share = ceil_div(n, ranks);
+  const auto held = [&]() -> std::int64_t {
+    const std::int64_t residual = 4 * n;
+    // The rank's own part, and the parts of all ranks.
+    const auto gathered = [&](std::int64_t part) { return residual + part * (1 + ranks); };
+    // A code to and of each rank, the code of the sum, the sum, and its residual.
+    const auto scattered = [&](std::int64_t code) {
+      return residual + (2 * ranks + 1) * code + 4 * share + 4 * share;
+    };
+    if (compression == "top_k") return gathered(8 * std::min(call.k, n));
+    if (compression == "deviation") return gathered(4 + 8 * call.most);
+    if (compression == "int8_block") return gathered(int8(n));
+    if (compression == "quantized_reduce_scatter") return scattered(int8(share));
+    if (compression == "quantized_reduce_scatter_int4") return scattered(int4(share));
+    if (compression == "half_wire" || compression == "bfloat16_wire") return scattered(2 * share);
+    machine::reject("no memory formula for compression '{}'", compression);
+  };
+  return static_cast<std::uint64_t>(held());
 }
 
 double ring_bytes_sent(const CompressedCall& call) {

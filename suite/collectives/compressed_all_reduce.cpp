@@ -3,8 +3,9 @@
 // same bits.
 //
 // Inputs are normal. `density` is the fraction of the elements that top_k sends, and sets the
-// threshold. Timed runs start with an empty residual. The yardstick is the ring of floats over the
-// same transport, so speedup_over_library is the speedup over that ring.
+// threshold and the number of standard deviations. Timed runs start with an empty residual. The
+// yardstick is the ring of floats over the same transport, so speedup_over_library is the speedup
+// over that ring.
 
 #include <fmt/format.h>
 
@@ -17,6 +18,7 @@
 #include "collectives/compression/volume.h"
 #include "collectives/cost.h"
 #include "suite/options/options.h"
+#include "suite/reference/compression_reference.h"
 #include "suite/reference/unit.h"
 
 namespace suite {
@@ -28,7 +30,7 @@ using Values = std::vector<double>;
 constexpr double u = 0x1p-24;
 
 bool is_sparse(std::string_view algorithm) {
-  return algorithm == "top_k" || algorithm == "threshold";
+  return algorithm == "top_k" || algorithm == "threshold" || algorithm == "deviation";
 }
 
 double number(const std::string& text) { return number_of<double>(text).value_or(NAN); }
@@ -130,12 +132,13 @@ struct CompressedAllReduceUnit {
     const double k = std::ceil(density * static_cast<double>(count_));
     options_.k = std::max<std::int64_t>(1, static_cast<std::int64_t>(k));
     options_.threshold = normal_threshold(density);
+    if (density < 1) options_.deviations = static_cast<double>(options_.threshold);
     context.device.stream().kernels().fill_normal(
         in_, context.seed + static_cast<std::uint64_t>(communicator_.rank()), {0, 0, count_}, 0, 1);
     // Some whole blocks are zero, wherever shares begin.
     if (count_ >= 4096) context.device.stream().kernels().fill(in_.slice(512, {1024}), 0);
-    compressed_ =
-        collectives::make_compression(c.algorithm, context.world, communicator_, count_, options_);
+    compressed_ = collectives::make_compression(c.algorithm, context.world.host_device(),
+                                                communicator_, count_, options_);
   }
 
   void prepare() { compressed_->reset(); }
@@ -185,7 +188,7 @@ struct CompressedAllReduceUnit {
 
  private:
   collectives::CompressedCall call() const {
-    return {case_.ranks, count_, options_.k, most_above_threshold_, communicator_.inner()};
+    return {case_.ranks, count_, options_.k, most_sent_, communicator_.inner()};
   }
   bool has_two_hops() const {
     const int inner = communicator_.inner();
@@ -196,11 +199,13 @@ struct CompressedAllReduceUnit {
   }
 
   void judge_volume(Judge& judge, const Values& x) {
-    const std::int64_t above = std::count_if(x.begin(), x.end(), [&](double value) {
+    std::int64_t sent = std::count_if(x.begin(), x.end(), [&](double value) {
       return std::abs(value) >= static_cast<double>(options_.threshold);
     });
-    most_above_threshold_ = std::max(
-        most_above_threshold_, std::ranges::max(context_.world.all_gather(context_.group, above)));
+    if (case_.algorithm == "deviation" && count_ > 0)
+      sent = std::ranges::count(kept(x), 0) - std::ranges::count(x, 0);
+    most_sent_ =
+        std::max(most_sent_, std::ranges::max(context_.world.all_gather(context_.group, sent)));
     compressed_->reset();
     communicator_.link().reset_traffic();
     run();
@@ -221,9 +226,8 @@ struct CompressedAllReduceUnit {
     compressed_->reset();
     run();
     const Values result = to_doubles(out_), held = compressed_->held_back();
-    if (case_.algorithm == "top_k")
-      judge.exact("elements that top_k keeps", to_doubles(compressed_->residual()),
-                  kept_by_top_k(x));
+    if (case_.algorithm == "top_k" || case_.algorithm == "deviation")
+      judge.exact("elements that a rank keeps", to_doubles(compressed_->residual()), kept(x));
 
     const Values exact = total(x), all_held = total(held);
     const Values magnitudes = total(absolute(x)), held_magnitudes = total(absolute(held));
@@ -284,54 +288,20 @@ struct CompressedAllReduceUnit {
     return values;
   }
 
-  // Returns the elements that top_k does not send, from a complete selection. It sends the first of
-  // equal magnitudes.
-  Values kept_by_top_k(const Values& x) const {
-    Values magnitudes = absolute(x);
-    const std::int64_t k = std::min(options_.k, count_);
-    if (k == 0) return {};
-    std::nth_element(magnitudes.begin(), magnitudes.begin() + (k - 1), magnitudes.end(),
-                     std::greater<>());
-    const double least = magnitudes[static_cast<std::size_t>(k - 1)];
-    std::int64_t equal_sent = k - std::count_if(x.begin(), x.end(), [&](double value) {
-                                return std::abs(value) > least;
-                              });
-    return map(x, [&](double value) {
-      const bool sent = std::abs(value) > least || (std::abs(value) == least && equal_sent-- > 0);
-      return sent ? 0 : value;
-    });
+  void add_code_errors(const Values& magnitudes, Values& error) const {
+    suite::add_code_errors(case_.algorithm, has_two_steps() ? case_.ranks : 1, magnitudes, error);
   }
 
-  // Adds the largest error of coding values with these magnitudes: one rounding to a wire dtype, or
-  // blocks of 8 or 4 bits (int_block.h).
-  void add_code_errors(const Values& magnitudes, Values& error) const {
-    const std::size_t size = magnitudes.size();
-    if (case_.algorithm.ends_with("_wire")) {
-      const bool half = case_.algorithm == "half_wire";
-      const double roundoff = unit_roundoff(half ? Dtype::float16 : Dtype::bfloat16);
-      for (std::size_t i = 0; i < size; ++i)
-        error[i] += std::max(roundoff * magnitudes[i], half ? 0x1p-25 : 0x1p-134);
-      return;
-    }
-    const int levels = case_.algorithm.ends_with("_int4") ? 7 : 127;
-    // An algorithm with two steps splits the whole into shares. A block does not reach into the
-    // next share.
-    const std::int64_t shares = has_two_steps() ? case_.ranks : 1;
-    const auto share = static_cast<std::size_t>((count_ + shares - 1) / shares);
-    for (std::size_t begin = 0, stop = 0; begin < size; begin = stop) {
-      stop = std::min({size, begin + 256, (begin / share + 1) * share});
-      double largest = 0;
-      for (std::size_t i = begin; i < stop; ++i) largest = std::max(largest, magnitudes[i]);
-      for (std::size_t i = begin; i < stop; ++i)
-        error[i] +=
-            std::max(largest / levels * (0.5 + levels * 4 * u), largest < 0x1p-119 ? largest : 0);
-    }
+  // Returns the elements that an exact sparse code does not send.
+  Values kept(const Values& x) const {
+    return case_.algorithm == "top_k" ? kept_by_top_k(x, options_.k)
+                                      : kept_by_deviation(x, options_.deviations);
   }
 
   // Returns the largest error that this rank's code makes in each element.
   Values own_error(const Values& x) const {
     const Values magnitudes = absolute(x);
-    if (case_.algorithm == "top_k") return absolute(kept_by_top_k(x));
+    if (case_.algorithm == "top_k" || case_.algorithm == "deviation") return absolute(kept(x));
     if (case_.algorithm == "threshold") {
       const auto threshold = static_cast<double>(options_.threshold);
       return map(magnitudes,
@@ -372,7 +342,7 @@ struct CompressedAllReduceUnit {
   Tensor in_, out_;
   std::unique_ptr<collectives::CompressedAllReduce> compressed_;
   collectives::CompressedAllReduce::Seconds seconds_;
-  std::int64_t most_above_threshold_ = 0;
+  std::int64_t most_sent_ = 0;
   double bytes_sent_ = 0, relative_error_ = 0;
 };
 

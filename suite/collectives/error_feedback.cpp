@@ -81,8 +81,8 @@ struct ErrorFeedback {
  private:
   std::unique_ptr<collectives::CompressedAllReduce> make(bool feedback) {
     namespace quadratic = collectives::quadratic;
-    return collectives::make_compression(case_.algorithm, context_.world, communicator_,
-                                         quadratic::size,
+    return collectives::make_compression(case_.algorithm, context_.world.host_device(),
+                                         communicator_, quadratic::size,
                                          quadratic::options(case_.ranks, feedback));
   }
 
