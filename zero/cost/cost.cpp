@@ -6,6 +6,7 @@
 #include "machine/base/reject.h"
 #include "zero/cost/memory_cost.h"
 #include "zero/optimizers/global_norm.h"
+#include "zero/stages/compressed_reduction.h"
 #include "zero/stages/prefetch.h"
 #include "zero/stages/publisher.h"
 
@@ -47,6 +48,31 @@ std::vector<int> gathers(const Layout& layout, const StepOptions& options, const
   std::vector<std::int64_t> elements;
   for (const Bucket& bucket : layout.buckets) elements.push_back(bucket.range.size());
   return fetches(uses, Uses(uses.size()), kept(uses, elements, options.stage3_max_reuse_distance));
+}
+
+bool compresses(const GradientPlan& plan, const StepOptions& options) {
+  return plan.dp > 1 && !options.gradient_compression.algorithm.empty();
+}
+
+collectives::CompressedCall call_of(std::size_t segment, const GradientPlan& plan,
+                                    const Layout& layout, const StepOptions& options,
+                                    const Selected& selected) {
+  return compressed_call(options.gradient_compression, plan.dp,
+                         layout.segments[segment].range.size(),
+                         selected.empty() ? 0 : selected[segment]);
+}
+
+// Each rank sends its part to all others, or a part to each.
+void add_compressed(Calls& calls, const Bucket& bucket, const GradientPlan& plan,
+                    const Layout& layout, const StepOptions& options, const Selected& selected) {
+  for (std::size_t i = bucket.segments_begin; i < bucket.segments_end; ++i)
+    for (const auto& [label, bytes] : collectives::bytes_sent(
+             options.gradient_compression.algorithm, call_of(i, plan, layout, options, selected))) {
+      const std::uint64_t part =
+          bytes / static_cast<std::uint64_t>(plan.dp - 1) / size_of(label.dtype);
+      calls.add("dp", label.operation, label.dtype, plan.dp, static_cast<std::int64_t>(part), 1,
+                "compressed gradients");
+    }
 }
 
 void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout& layout,
@@ -135,7 +161,7 @@ Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro
 
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options,
-                                            const Passes& passes) {
+                                            const Passes& passes, const Selected& selected) {
   const bool sharded = is_sharded(stage, plan), each_pass = stage >= 2;
   Calls calls;
   for (const Bucket& bucket : layout.buckets) {
@@ -158,6 +184,10 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen) continue;
+    if (compresses(plan, options)) {
+      add_compressed(calls, bucket, plan, layout, options, selected);
+      continue;
+    }
     const bool whole = all_reduces_gradients(stage, options);
     calls.add("dp", whole ? Operation::all_reduce : Operation::reduce_scatter, wire, plan.dp,
               whole ? bucket.range.size() : layout.shard_elements(bucket),
@@ -174,7 +204,8 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
 std::string_view asked_algorithm(const CollectiveCalls& calls, const StepOptions& options) {
   return calls.operation == Operation::all_reduce       ? options.all_reduce
          : calls.operation == Operation::reduce_scatter ? options.reduce_scatter
-                                                        : options.all_gather;
+         : calls.what == "compressed gradients"         ? std::string_view()
+                                                        : std::string_view(options.all_gather);
 }
 
 std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
@@ -201,7 +232,8 @@ InFiles expected_in_files(int stage, const GradientPlan& plan, const Layout& lay
 }
 
 ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
-                               const Rule& rule, const StepOptions& options, const Passes& passes) {
+                               const Rule& rule, const StepOptions& options, const Passes& passes,
+                               const Selected& selected) {
   const bool sharded = is_sharded(stage, plan);
   std::int64_t values = layout.value_elements;
   std::size_t gradients =
@@ -231,6 +263,10 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
   const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
   const ValueBytes away = value_bytes(value_slots(layout, options.offload_param), plan.value_dtype,
                                       options.offload_param);
+  std::size_t compression = 0;
+  for (std::size_t i = 0; i < layout.segments.size() && compresses(plan, options); ++i)
+    compression += collectives::bytes_held(options.gradient_compression.algorithm,
+                                           call_of(i, plan, layout, options, selected));
   return {bytes_of(values, plan.value_dtype),
           gradients + on_wire,
           states.device_optimizer,
@@ -238,7 +274,8 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
               bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging,
           states.host_optimizer,
           states.host_buffers + away.buffers,
-          away.host};
+          away.host,
+          compression};
 }
 
 }  // namespace zero

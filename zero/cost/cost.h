@@ -13,14 +13,15 @@
 //   stage 1    (d-1)/d Psi (E_w + E_v)
 //   stage 2    (d-1)/d Psi (m E_w + E_v)          reduced in every micro-batch
 //   stage 3    (d-1)/d Psi (m E_w + m u E_v)      persistent parameters: E_v once, not m u times
-// Without reduce_scatters, stages 1 and 2 send 2 E_w for each E_w. With stage3_max_reuse_distance u
-// is the number of uses that find their part not gathered: 1 if the distance is above Psi (after a
-// first pass, which keeps nothing).
-// With pipelines u counts the uses of a chunk's parts in a forward and a backward; every pass of a
-// chunk sends its own buckets. A tied embedding's gradients are all-reduced over the two stages
-// once per step, from stage 2 on only the rank's shard. All in one message for each bucket,
-// collective and peer (and piece: collectives/cost.h). For the smallest buffers a communicator may
-// select an algorithm that sends more. algorithm_of returns its name.
+// Without reduce_scatters, stages 1 and 2 send 2 E_w for each E_w. With gradient_compression,
+// stages 0 and 1 send the bytes of collectives/compression/volume.h for each segment in place of
+// E_w. With stage3_max_reuse_distance u is the number of uses that find their part not gathered: 1
+// if the distance is above Psi (after a first pass, which keeps nothing). With pipelines u counts
+// the uses of a chunk's parts in a forward and a backward; every pass of a chunk sends its own
+// buckets. A tied embedding's gradients are all-reduced over the two stages once per step, from
+// stage 2 on only the rank's shard. All in one message for each bucket, collective and peer (and
+// piece: collectives/cost.h). For the smallest buffers a communicator may select an algorithm that
+// sends more. algorithm_of returns its name.
 
 #include <optional>
 #include <string_view>
@@ -61,11 +62,15 @@ struct Passes {
 Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro_batches);
 
 using collectives::CollectiveCalls;
+// By segment: the elements that the fullest rank selects, with a compression whose volume depends
+// on the values.
+using Selected = std::vector<std::int64_t>;
 // Returns the collectives of one step that updates (is not skipped for an infinite norm), over
 // groups of more than one rank. Throws std::invalid_argument for an unknown stage.
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options = {},
-                                            const Passes& passes = {});
+                                            const Passes& passes = {},
+                                            const Selected& selected = {});
 
 // Returns the name of the algorithm that the options ask for, or empty.
 std::string_view asked_algorithm(const CollectiveCalls& calls, const StepOptions& options);
@@ -83,6 +88,8 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 //               a bucket on the wire, if communication_data_type differs
 //   optimizer   states of the owned elements (optimizer.h)
 //   buffers     the decay mask and the norm's doubles, and the staging of allgather_bucket_size
+//   compression residuals, codes and sums of gradient_compression, in host memory of their own;
+//               selected: the largest of all steps
 // With an offloaded optimizer the device holds only the states and buffers of the elements that
 // stay on it. The members host_* count the host memory of offload_optimizer (streamed_optimizer.h)
 // and offload_param (offload_param.h). If the values are offloaded and the states are not, the
@@ -91,11 +98,12 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 struct ExpectedMemory {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, buffers = 0;
   std::size_t host_optimizer = 0, host_buffers = 0, host_parameters = 0;
+  std::size_t compression = 0;
   bool operator==(const ExpectedMemory&) const = default;
 };
 ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
                                const Rule& rule, const StepOptions& options = {},
-                               const Passes& passes = {});
+                               const Passes& passes = {}, const Selected& selected = {});
 
 // Returns the bytes that offload_optimizer and offload_param move in a step that updates. Gradients
 // and values have E_g and E_v bytes per element, and the host updates h of the owned elements. So h

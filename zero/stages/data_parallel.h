@@ -15,9 +15,9 @@ class DataParallel final : public Step {
   ~DataParallel() override { finish(); }
 
  private:
-  void reduce_over_dp(const Bucket&, const Tensor& gradients, const Tensor& wire) override {
+  void reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) override {
     if (context_.plan.dp == 1) return;
-    const Tensor sums = sum_over_dp(gradients, wire);
+    const Tensor sums = sum_over_dp(bucket, gradients, wire);
     if (wire.dtype() != gradients.dtype()) transfer_kernels().cast(sums, gradients);
   }
 };

@@ -33,7 +33,7 @@ class Stage1 final : public Step {
   void reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) override {
     if (context_.plan.dp == 1) return;
     const std::int64_t shard = layout().shard_elements(bucket);
-    const Tensor own = sum_over_dp(gradients, wire);
+    const Tensor own = sum_over_dp(bucket, gradients, wire);
     if (wire.dtype() != gradients.dtype())
       transfer_kernels().cast(own, gradients.slice(shard * dp_rank(), {shard}));
   }

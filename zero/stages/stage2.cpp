@@ -90,7 +90,7 @@ void Stage2::reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const
   const std::int64_t shard = layout().shard_elements(bucket);
   const Tensor sums = shards_.slice(layout().in_shards(bucket).begin, {shard});
   if (context_.plan.dp == 1) return transfer_kernels().accumulate(gradients, sums);
-  const Tensor own = sum_over_dp(gradients, wire);
+  const Tensor own = sum_over_dp(bucket, gradients, wire);
   if (wire.dtype() == gradients.dtype() || gradients.dtype() == Dtype::float32)
     return transfer_kernels().accumulate(own, sums);
   const Tensor rounded = gradients.slice(shard * dp_rank(), {shard});  // its content was sent

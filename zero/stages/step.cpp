@@ -18,6 +18,9 @@ Step::Step(StepContext context)
     : context_(std::move(context)),
       micro_batches_(context_),
       transfers_(context_),
+      compressed_(context_.plan.dp > 1 && !context_.options.gradient_compression.algorithm.empty()
+                      ? std::make_unique<CompressedReduction>(context_)
+                      : nullptr),
       reducer_(context_, transfers_),
       publisher_(context_, transfers_),
       norm_(context_.device(), context_.plan, layout(), context_.communicators.tp,
@@ -119,11 +122,15 @@ Tensor Step::take_gradients(std::size_t bucket) {
   return context_.states.gradients(context_.bucket(bucket).range);
 }
 
-Tensor Step::sum_over_dp(const Tensor& gradients, const Tensor& wire) const {
+Tensor Step::sum_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) const {
   const StepOptions& options = context_.options;
   collectives::Communicator& dp = *context_.communicators.dp;
   const std::int64_t shard = wire.size() / context_.plan.dp;
   const Tensor own = context_.stage == 0 ? wire : wire.slice(shard * dp_rank(), {shard});
+  if (compressed_) {
+    compressed_->sum(bucket, gradients);
+    return own;
+  }
   const double divisor = predivision(options, context_.plan.dp);
   if (divisor != 1) transfer_kernels().scale(gradients, 1 / divisor, gradients);
   if (wire.dtype() != gradients.dtype()) transfer_kernels().cast(gradients, wire);

@@ -52,6 +52,7 @@
 #include <vector>
 
 #include "zero/optimizers/global_norm.h"
+#include "zero/stages/compressed_reduction.h"
 #include "zero/stages/micro_batches.h"
 #include "zero/stages/publisher.h"
 #include "zero/stages/reducer.h"
@@ -123,6 +124,8 @@ class Step {
   // The device whose memory offloaded states and values use; null without offload.
   const machine::Device* host() const { return host_; }
   const GradientPlan& plan() const { return context_.plan; }
+  // Null without gradient compression, or at dp 1.
+  const CompressedReduction* compressed() const { return compressed_.get(); }
 
  protected:
   explicit Step(StepContext context);
@@ -145,9 +148,9 @@ class Step {
   // another thread, so it must not allocate or free memory.
   virtual void reduce_over_dp(const Bucket& bucket, const Tensor& gradients,
                               const Tensor& wire) = 0;
-  // Sums `gradients` on the wire, and returns the sums that this rank owns, in the wire's dtype:
-  // all in stage 0, else its shard. Overwrites both tensors.
-  Tensor sum_over_dp(const Tensor& gradients, const Tensor& wire) const;
+  // Sums a bucket's gradients on the wire, and returns the sums that this rank owns, in the wire's
+  // dtype: all in stage 0, else its shard. Overwrites both tensors.
+  Tensor sum_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) const;
   // Returns the summed gradients of a range that this rank owns.
   virtual Tensor gradients(Range range) const { return context_.states.gradients(range); }
   virtual Published published(std::size_t index) const;
@@ -167,6 +170,7 @@ class Step {
   void publish(std::size_t bucket);
   void publish_all();
 
+  std::unique_ptr<CompressedReduction> compressed_;
   Reducer reducer_;
   Publisher publisher_;
   GlobalNorm norm_;

@@ -7,6 +7,7 @@
 
 #include "machine/base/error.h"
 #include "machine/base/reject.h"
+#include "zero/stages/compressed_reduction.h"
 
 namespace zero {
 
@@ -46,6 +47,7 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
         "overlap_comm requires shared_memory of host memory, or cuda_ipc or nccl with a stream of "
         "the link (got {} of {})",
         name(communicators.dp->link().transport()), states.device().description());
+  check_compression(stage, options, plan.dp, plan.gradient_dtype);
   check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
   return options;

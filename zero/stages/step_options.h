@@ -17,6 +17,16 @@ namespace zero {
 
 inline constexpr int num_stages = 4;  // ZeRO stages 0 to 3
 
+class CompressionWatch;  // compressed_reduction.h
+
+// Gradients are summed over dp from fewer bytes, with error feedback (collectives/compression).
+struct GradientCompression {
+  std::string algorithm = {};         // of gradient_compressions(); empty: none
+  double density = 0.01;              // top_k: fraction of a segment's elements that a rank sends
+  double deviations = 3;              // deviation: standard deviations that a sent element reaches
+  CompressionWatch* watch = nullptr;  // for oracles
+};
+
 // Names and defaults of sizes are DeepSpeed's; sizes are elements.
 struct StepOptions {
   Rule rule = AdamW{};
@@ -36,6 +46,9 @@ struct StepOptions {
   // else by a factor. So sums of half overflow later. The sum is the same but for its rounding.
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1;
+  // ZeRO stages 0 and 1, for gradients in float. A segment (layout.h) has its own residual, because
+  // all ranks that hold its parameters must select the same elements.
+  GradientCompression gradient_compression = {};
   // A step whose gradients are not finite is skipped; false: it updates (bf16.check_grad_overflow).
   bool check_overflow = true;
   // Collectives over dp run on their own thread, or on a GPU in the stream of the group's link,
