@@ -138,6 +138,15 @@ void choose_one_training(const std::vector<std::string>& units, harness::PlanReq
 
 void check_saved_training(const harness::Files& files, const TrainingConfig& config,
                           const std::function<Corpus()>& corpus) {
+  const std::string& compression = config.zero.options.gradient_compression.algorithm;
+  const bool compresses = config.shards() > 1 && !compression.empty();
+  for (const auto& [option, named] : {std::pair("--save", saves_checkpoint(files.save)),
+                                      {"--load", loads_checkpoint(files.load)}})
+    if (compresses && named)
+      throw FileError(
+          "{} of a folder requires gradient-compression none (got {}), because checkpoints do not "
+          "store residuals",
+          option, compression);
   if (saves_checkpoint(files.save)) {
     std::error_code error;
     std::filesystem::create_directories(files.save, error);

@@ -1,6 +1,7 @@
 // Keys of ZeRO and of its offload: DeepSpeed's zero_optimization and aio.
 
 #include "suite/configuration/keys.h"
+#include "zero/stages/compressed_reduction.h"
 
 namespace suite::configuration {
 namespace {
@@ -33,6 +34,15 @@ const Needs values_in_files{"offload_param.device nvme",
 const Needs files{"offload to nvme",
                   [](Config c) { return states_in_files.met(c) || values_in_files.met(c); }};
 
+const Needs over_replicas{"data-parallel-size x context-parallel-size above 1",
+                          [](Config c) { return c.shards() > 1; }};
+const Needs with_top_k{"gradient-compression top_k", [](Config c) {
+                         return c.zero.options.gradient_compression.algorithm == "top_k";
+                       }};
+const Needs with_deviation{"gradient-compression deviation", [](Config c) {
+                             return c.zero.options.gradient_compression.algorithm == "deviation";
+                           }};
+
 Key of_gradients(std::string_view name, std::string_view deepspeed, FieldOf field,
                  std::string_view about) {
   Key key = axis(name, deepspeed, field, about,
@@ -46,6 +56,14 @@ Key of_gradients(std::string_view name, std::string_view deepspeed, FieldOf fiel
   return key;
 }
 
+Key of_compression() {
+  Key key = axis("gradient-compression", "", AT(zero.options.gradient_compression.algorithm),
+                 "code of gradients over dp, with error feedback; ZeRO stages 0 and 1",
+                 {.choices = zero::gradient_compressions()}, &over_replicas);
+  key.unset = "none";
+  return key;
+}
+
 }  // namespace
 
 std::vector<Key> zero_keys() {
@@ -54,6 +72,12 @@ std::vector<Key> zero_keys() {
                    "dtype in which gradients are added up"),
       of_gradients("communication-data-type", "communication_data_type",
                    AT(zero.communication_data_type), "dtype of gradients on the wire over dp"),
+      of_compression(),
+      axis("compression-density", "", AT(zero.options.gradient_compression.density),
+           "fraction of the gradients that top_k sends", {.least = 1e-9, .most = 1}, &with_top_k),
+      axis("compression-deviations", "", AT(zero.options.gradient_compression.deviations),
+           "standard deviations of a gradient that deviation sends", {.least = 1e-9, .most = 1e3},
+           &with_deviation),
       row("", "zero_optimization.contiguous_gradients", AT(zero.options.contiguous_gradients), {},
           &stage_2),
       row("--ddp-bucket-size", "zero_optimization.reduce_bucket_size", AT(zero.reduce_bucket_size),

@@ -14,6 +14,7 @@
 #include "suite/trainer/expectations.h"
 #include "suite/trainer/validation.h"
 #include "zero/cost/cost.h"
+#include "zero/stages/compressed_reduction.h"
 
 namespace suite::configuration {
 namespace {
@@ -72,9 +73,13 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
     parts = model_parts(model);
   });
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
+  zero::Selected selected;
+  for (const zero::Segment& segment : layout.segments)
+    selected.push_back(
+        zero::selected_if_normal(config.zero.options.gradient_compression, segment.range.size()));
   const zero::ExpectedMemory states = zero::expected_memory(
       config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options(),
-      model_passes(config, parts, schedules.of(stage)));
+      model_passes(config, parts, schedules.of(stage)), selected);
   const PassagePeaks passage = passage_peaks(config, schedules, stage);
   Held held;
   held.gpu.parameters = static_cast<double>(states.parameters);
@@ -84,7 +89,7 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
   held.gpu.buffers = static_cast<double>(states.buffers + passage.buffers);
   held.cpu.parameters = static_cast<double>(states.host_parameters);
   held.cpu.optimizer = static_cast<double>(states.host_optimizer);
-  held.cpu.buffers = static_cast<double>(states.host_buffers);
+  held.cpu.buffers = static_cast<double>(states.host_buffers + states.compression);
   held.cpu.activations = static_cast<double>(passage.host);
   const zero::InFiles files = zero::expected_in_files(
       config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options());

@@ -399,7 +399,7 @@ double Training::train(std::int64_t sequence_index, const Sequence& of) {
   return loss;
 }
 
-Step Training::step(const Batch& batch, double learning_rate, bool skip) {
+Step Training::step(const Batch& batch, double learning_rate, bool skip, const Sums* sums) {
   for (auto& [name, parameter] : parameters_) std::ranges::fill(parameter.gradient, 0);
   const auto length = index(model_.sequence);
   Step step;
@@ -418,11 +418,11 @@ Step Training::step(const Batch& batch, double learning_rate, bool skip) {
   step.loss /= counted;
   double squares = 0;
   for (const auto& [name, parameter] : parameters_)
-    for (const double value : parameter.gradient) squares += value * value;
+    for (const double value : used(name, parameter, sums)) squares += value * value;
   step.gradient_norm = std::sqrt(squares) / counted;
   const bool clips = rule_.largest_norm > 0 && step.gradient_norm > rule_.largest_norm;
   step.factor = (clips ? rule_.largest_norm / step.gradient_norm : 1) / counted;
-  if (!skip) update(step.factor, learning_rate);
+  if (!skip) update(step.factor, learning_rate, sums);
   return step;
 }
 

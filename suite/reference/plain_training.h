@@ -99,7 +99,10 @@ class Training {
   Training(const Model& model, const Rule& rule, std::uint64_t seed);
 
   // Computes loss and gradients, and updates with that learning rate unless the step is skipped.
-  Step step(const Batch& batch, double learning_rate, bool skip);
+  // sums: the gradients that the norm and the update use in place of those that this computes (of
+  // compressed gradients), by parameter.
+  using Sums = std::map<std::string, std::vector<double>>;
+  Step step(const Batch& batch, double learning_rate, bool skip, const Sums* sums = nullptr);
 
   const std::map<std::string, Parameter>& parameters() const { return parameters_; }
   // Adds `shift` to one element of a parameter, for difference quotients.
@@ -151,7 +154,11 @@ class Training {
   // Return the loss of a sequence and add its gradients.
   double train(std::int64_t sequence_index, const Sequence& of);
   double train_both(std::int64_t sequence_index, const Sequence& of);
-  void update(double factor, double learning_rate);
+  const std::vector<double>& used(const std::string& name, const Parameter& parameter,
+                                  const Sums* sums) const {
+    return sums ? sums->at(name) : parameter.gradient;
+  }
+  void update(double factor, double learning_rate, const Sums* sums);
 
   Model model_;
   Rule rule_;

@@ -6,17 +6,18 @@
 
 namespace suite::plain {
 
-void Training::update(double factor, double learning_rate) {
+void Training::update(double factor, double learning_rate, const Sums* sums) {
   ++updates_;
   const auto step = static_cast<double>(updates_);
   using enum Rule::Kind;
   for (auto& [name, parameter] : parameters_) {
     const double decay = parameter.decays ? rule_.decay : 0;
+    const std::vector<double>& gradient = used(name, parameter, sums);
     for (std::size_t i = 0; i < parameter.value.size(); ++i) {
       double& value = parameter.value[i];
       double& first = parameter.first_moment[i];
       double& second = parameter.second_moment[i];
-      double g = factor * parameter.gradient[i];
+      double g = factor * gradient[i];
       if (rule_.kind != adamw) g += decay * value;
       double change = g;
       if (rule_.kind == sgd) {

@@ -40,6 +40,16 @@ zero::Passes passes_of(const Trainer& trainer) {
   return model_passes(trainer.config(), trainer.parts(), trainer.schedules().of(stage_of(trainer)));
 }
 
+using Selected = collectives::CompressedAllReduce::Selected;
+
+// The numerics oracle judges the numbers of selected elements (suite/reference/compressed_sums.h).
+zero::Selected selected(const Trainer& trainer, std::int64_t Selected::*which) {
+  zero::Selected all;
+  if (const auto* const compressed = trainer.optimizer_step().compressed())
+    for (const Selected& segment : compressed->selected()) all.push_back(segment.*which);
+  return all;
+}
+
 // Calls each(chunk, kind, times) for the actions of a step.
 template <class Each>
 void each_action(const Trainer& trainer, const Each& each) {
@@ -95,7 +105,7 @@ collectives::CallsCost cost_of_calls(const Trainer& trainer) {
   for (const collectives::CollectiveCalls& calls : calls_of_layers(trainer)) add(calls);
   for (const collectives::CollectiveCalls& calls :
        zero::expected_calls(config.zero.stage, trainer.plan(), trainer.states().layout(), options,
-                            passes_of(trainer)))
+                            passes_of(trainer), selected(trainer, &Selected::last)))
     add(calls, zero::asked_algorithm(calls, options));
   if (config.counts_tokens())
     add({"dp", machine::Operation::all_reduce, machine::Dtype::float64, config.shards(), 1});
@@ -167,7 +177,8 @@ PassagePeaks passage_peaks(const Trainer& trainer) {
 zero::ExpectedMemory expected_states(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
   return zero::expected_memory(config.zero.stage, trainer.plan(), trainer.states().layout(),
-                               config.optimizer.rule(), config.step_options(), passes_of(trainer));
+                               config.optimizer.rule(), config.step_options(), passes_of(trainer),
+                               selected(trainer, &Selected::largest));
 }
 
 zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer) {

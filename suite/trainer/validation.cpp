@@ -7,6 +7,7 @@
 
 #include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/model_chunks.h"
+#include "zero/stages/compressed_reduction.h"
 
 namespace suite {
 namespace {
@@ -59,6 +60,24 @@ void validate_context(const TrainingConfig& config) {
                     config.model.attention_dropout));
 }
 
+// Residuals of a skipped step would stay, and a new loss scale would not apply to them.
+void validate_compression(const TrainingConfig& config) {
+  using machine::Transport;
+  check_compression(config.zero.stage, config.step_options(), config.shards(),
+                    config.gradient_dtype());
+  if (config.zero.options.gradient_compression.algorithm.empty() || config.shards() == 1) return;
+  if (config.precision.dtype == machine::Dtype::float16)
+    throw std::invalid_argument(
+        "gradient-compression requires dtype float or bfloat16 (got half), because residuals do "
+        "not "
+        "follow a loss scale");
+  if (config.transport != Transport::shared_memory && config.transport != Transport::mpi)
+    throw std::invalid_argument(fmt::format(
+        "gradient-compression requires transport shared_memory or mpi (got {}), because "
+        "codes are in host memory",
+        machine::name(config.transport)));
+}
+
 }  // namespace
 
 void validate(const TrainingConfig& config) {
@@ -75,6 +94,7 @@ void validate(const TrainingConfig& config) {
         "cuda_ipc "
         "or nccl, which have streams (got mpi)");
   config.check_gradient_dtypes();
+  validate_compression(config);
   validate_context(config);
   validate_batch(config);
   check(options.offload_param, stage, options.offload_optimizer);

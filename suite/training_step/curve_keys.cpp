@@ -10,6 +10,7 @@
 #include "suite/configuration/keys.h"
 #include "suite/files/new_file.h"
 #include "suite/options/options.h"
+#include "suite/training_step/compressed_training.h"
 #include "suite/training_step/reference.h"
 
 namespace suite {
@@ -57,6 +58,12 @@ CurveKeys curve_keys(const TrainingConfig& given, const Corpus& corpus) {
                     std::to_string(model.tokens > 0 ? model.tokens : model.vocabulary));
   keys.emplace_back("delayed_update",
                     config.zero.options.offload_optimizer.is_delayed() ? "true" : "false");
+  if (compresses_gradients(config)) {
+    const zero::GradientCompression& compression = config.zero.options.gradient_compression;
+    keys.emplace_back("gradient-compression",
+                      fmt::format("{}, density {}, deviations {}", compression.algorithm,
+                                  compression.density, compression.deviations));
+  }
   keys.emplace_back(
       "--data", corpus.source().empty()
                     ? "generated"

@@ -1,6 +1,6 @@
 // The reference in double predicts whether a step in half overflows.
 
-#include "suite/training_step/half_range.h"
+#include "suite/reference/half_range.h"
 
 #include <gtest/gtest.h>
 

@@ -150,4 +150,26 @@ History plain_history(const TrainingConfig& config, const Corpus& corpus,
   return history;
 }
 
+std::vector<DrivenStep> driven_history(const TrainingConfig& config, const Corpus& corpus,
+                                       const GradientSums& sums,
+                                       const std::function<void()>& alive) {
+  plain::Training training(plain_model(config), plain_rule(config.optimizer), config.seed);
+  const LearningRate rate = config.learning_rate();
+  std::vector<DrivenStep> history;
+  for (std::size_t step = 0; step < sums.size(); ++step) {
+    const plain::Step result =
+        training.step(batch_of(config, corpus, static_cast<int>(step)),
+                      rate.after(static_cast<std::int64_t>(step)), false, &sums[step]);
+    alive();
+    DrivenStep& mine = history.emplace_back();
+    mine.loss = result.loss;
+    mine.gradient_norm = result.gradient_norm;
+    for (const auto& [name, parameter] : training.parameters()) {
+      mine.gradients[name] = parameter.gradient;
+      mine.values[name] = parameter.value;
+    }
+  }
+  return history;
+}
+
 }  // namespace suite

@@ -4,7 +4,10 @@
 // data, the learning rate of an update and the skipped steps are its inputs.
 
 #include <functional>
+#include <map>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "suite/training_step/reference.h"
 
@@ -19,5 +22,19 @@ double tokens_that_count(const TrainingConfig& config, const Corpus& corpus, int
 // Trains reference_steps steps. Parameters have layer 0. Calls `alive` after every step.
 History plain_history(const TrainingConfig& config, const Corpus& corpus,
                       const SkippedSteps& skipped, const std::function<void()>& alive);
+
+// A training whose updates use given sums of gradients, one for each step.
+struct DrivenStep {
+  double loss = 0, gradient_norm = 0;  // norm: of the given sums over the tokens, before clipping
+  // The gradients of the sum of the losses, and the values after the update, by parameter.
+  std::map<std::string, std::vector<double>> gradients, values;
+  static auto members(auto& self) {
+    return std::tie(self.loss, self.gradient_norm, self.gradients, self.values);
+  }
+};
+using GradientSums = std::vector<std::map<std::string, std::vector<double>>>;
+std::vector<DrivenStep> driven_history(const TrainingConfig& config, const Corpus& corpus,
+                                       const GradientSums& sums,
+                                       const std::function<void()>& alive);
 
 }  // namespace suite

@@ -38,9 +38,9 @@
 #include <utility>
 #include <vector>
 
+#include "suite/reference/half_range.h"
 #include "suite/reference/whole_values.h"
 #include "suite/trainer/trainer.h"
-#include "suite/training_step/half_range.h"
 
 namespace suite {
 

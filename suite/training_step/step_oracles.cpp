@@ -48,9 +48,12 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryP
   if (const machine::Device* host = trainer.checkpoint_host())
     judge.memory("checkpoints in host memory", machine::Category::activations,
                  host->ledger().peak(), passage_peaks(trainer).host);
+  const zero::ExpectedMemory states = expected_states(trainer);
+  if (const auto* const compressed = trainer.optimizer_step().compressed())
+    judge.memory("residuals and codes of gradients", Category::buffers,
+                 compressed->host().ledger().peak(), states.compression);
   const machine::Device* const host = trainer.optimizer_step().host();
   if (!host) return;
-  const zero::ExpectedMemory states = expected_states(trainer);
   for (const auto& [category, bytes] : {std::pair{Category::parameters, states.host_parameters},
                                         {Category::optimizer, states.host_optimizer},
                                         {Category::buffers, states.host_buffers}})

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "harness/judge/judge.h"
+#include "suite/reference/half_range.h"
 #include "suite/trainer/trainer.h"
-#include "suite/training_step/half_range.h"
 
 namespace suite {
 

@@ -1,4 +1,4 @@
-#include "suite/training_step/half_range.h"
+#include "suite/reference/half_range.h"
 
 #include <algorithm>
 #include <cmath>
