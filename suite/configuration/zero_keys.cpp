@@ -34,8 +34,6 @@ const Needs values_in_files{"offload_param.device nvme",
 const Needs files{"offload to nvme",
                   [](Config c) { return states_in_files.met(c) || values_in_files.met(c); }};
 
-const Needs over_replicas{"data-parallel-size x context-parallel-size above 1",
-                          [](Config c) { return c.shards() > 1; }};
 const Needs with_top_k{"gradient-compression top_k", [](Config c) {
                          return c.zero.options.gradient_compression.algorithm == "top_k";
                        }};
@@ -59,7 +57,7 @@ Key of_gradients(std::string_view name, std::string_view deepspeed, FieldOf fiel
 Key of_compression() {
   Key key = axis("gradient-compression", "", AT(zero.options.gradient_compression.algorithm),
                  "code of gradients over dp, with error feedback; ZeRO stages 0 and 1",
-                 {.choices = zero::gradient_compressions()}, &over_replicas);
+                 {.choices = zero::gradient_compressions()});
   key.unset = "none";
   return key;
 }

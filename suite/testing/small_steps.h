@@ -35,7 +35,9 @@ inline std::vector<harness::PlannedCase> steps(harness::AxisFlags flags,
                 {"use-flash-attn", "0"},
                 {"uneven-tokens", "0"},
                 {"grad-accum-dtype", "default"},
-                {"communication-data-type", "default"}});
+                {"communication-data-type", "default"},
+                {"gradient-compression", "none"},
+                {"freeze", "none"}});
   return harness::plan_cases({unit}, {harness::Profile::quick, flags});
 }
 

@@ -65,7 +65,11 @@ void validate_compression(const TrainingConfig& config) {
   using machine::Transport;
   check_compression(config.zero.stage, config.step_options(), config.shards(),
                     config.gradient_dtype());
-  if (config.zero.options.gradient_compression.algorithm.empty() || config.shards() == 1) return;
+  if (config.zero.options.gradient_compression.algorithm.empty()) return;
+  if (config.shards() == 1)
+    throw std::invalid_argument(
+        "gradient-compression requires data-parallel-size x context-parallel-size 2 or more (got "
+        "1)");
   if (config.precision.dtype == machine::Dtype::float16)
     throw std::invalid_argument(
         "gradient-compression requires dtype float or bfloat16 (got half), because residuals do "

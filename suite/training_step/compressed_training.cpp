@@ -195,8 +195,7 @@ void add_compression_slices(harness::Sweep<TrainingCase>& sweep) {
                  Variations{vary("zero-stage", {"0"})})
       .slice({quick, smoke}, name,
              coded({"top_k"}, "8") + grids({2}, {1}, {1}, {2}) +
-                 Variations{vary("dtype", {"bfloat16"}), vary("offload_optimizer", {"cpu"}),
-                            vary("compression-density", {"0.1"})})
+                 Variations{vary("dtype", {"bfloat16"}), vary("offload_optimizer", {"cpu"})})
       .slice({acceptance, paper}, name,
              coded(all, "24") + grids({2, 3, 4, 8}, {1, 2}, {1, 2}, {1, 2, 3, 4}, {1, 2}) +
                  Variations{vary("zero-stage", {"0", "1"}), vary("dtype", {"float", "bfloat16"}),

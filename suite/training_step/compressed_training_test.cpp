@@ -31,6 +31,10 @@ TEST(CompressedTraining, RejectsUnsupportedOptions) {
               config.transport = machine::Transport::nccl;
             }).find("shared_memory or mpi (got nccl)"),
             std::string::npos);
+  TrainingCase alone{1, {}};
+  set_model(alone.config, "tiny");
+  alone.config.zero.options.gradient_compression.algorithm = "top_k";
+  EXPECT_NE(why_no_step(alone).find("2 or more (got 1)"), std::string::npos);
   EXPECT_NE(why([](TrainingConfig& config) { config.zero.overlap_comm = true; }).find("overlap"),
             std::string::npos);
 }
