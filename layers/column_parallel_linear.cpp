@@ -74,10 +74,11 @@ void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x) 
 void ColumnParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) {
   {
     const Tensor all = enter(context_, x);
-    gemm(context_.stream(), own_columns(d_y).transposed(), matrix(all), weight_of(weight_.gradient),
-         1, 1);
+    if (weight_.gradient)  // not frozen
+      gemm(context_.stream(), own_columns(d_y).transposed(), matrix(all),
+           weight_of(weight_.gradient), 1, 1);
   }
-  if (!options_.bias) return;
+  if (!options_.bias || !bias_.gradient) return;
   const Tensor gradient = bias_of(bias_.gradient);
   if (!gathers()) return context_.kernels().accumulate_column_sums(d_y, gradient);
   const Tensor sums(context_.device, gradient.dtype(), {out_}, Category::buffers);

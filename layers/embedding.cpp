@@ -79,13 +79,14 @@ void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x,
                                  const std::int32_t* types) {
   {
     const Tensor all = enter(context_, d_x);
-    context_.kernels().embedding_backward(tokens, all, first_token(context_, table_),
-                                          table_.gradient);
+    if (table_.gradient)  // not frozen
+      context_.kernels().embedding_backward(tokens, all, first_token(context_, table_),
+                                            table_.gradient);
   }
-  if (types_)
+  if (types_ && types_->gradient)
     context_.kernels().embedding_backward(types + context_.first_row(d_x.rows()), d_x, 0,
                                           types_->gradient);
-  if (!positions_) return;
+  if (!positions_ || !positions_->gradient) return;
   const Tensor& gradient = positions_->gradient;
   const Tensor spread = spread_rows(d_x, gradient.dtype());
   for (const RowRun& run : own_runs(context_, sequence_, d_x.rows())) {

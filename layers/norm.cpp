@@ -31,6 +31,7 @@ void Norm::backward_input(const Tensor& x, const Statistics& statistics, const T
 }
 
 void Norm::backward_weights(const Tensor& x, const Statistics& statistics, const Tensor& d_y) {
+  if (!gain_.gradient) return;  // frozen, with its bias
   if (bias_)
     context_.kernels().layer_norm_backward_weights(x, statistics.mean, statistics.rstd, d_y,
                                                    gain_.gradient, bias_->gradient);

@@ -77,10 +77,12 @@ void OutputHead::backward_input(double factor, const Tensor& d_x, Saved& saved, 
 void OutputHead::backward_weights(Saved& saved) {
   {
     const Tensor features = enter(context_, saved.features);
-    gemm(context_.stream(), matrix(saved.logits).transposed(), matrix(features),
-         matrix(table_.gradient), 1, 1);
+    if (table_.gradient)  // not frozen
+      gemm(context_.stream(), matrix(saved.logits).transposed(), matrix(features),
+           matrix(table_.gradient), 1, 1);
   }
-  if (bias_) context_.kernels().accumulate_column_sums(saved.logits, bias_->gradient);
+  if (bias_ && bias_->gradient)
+    context_.kernels().accumulate_column_sums(saved.logits, bias_->gradient);
   if (transform_) transform_->backward_weights(saved.d_features, saved.transform);
   norm_.backward_weights(saved.x, saved.statistics, saved.d_norm);
   saved = Saved();

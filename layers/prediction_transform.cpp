@@ -36,9 +36,10 @@ void PredictionTransform::backward_input(const Tensor& d_y, const Tensor& d_x, S
 }
 
 void PredictionTransform::backward_weights(const Tensor& d_y, Saved& saved) {
-  gemm(context_.stream(), matrix(saved.d_inner).transposed(), matrix(saved.x),
-       matrix(weight_.gradient), 1, 1);
-  context_.kernels().accumulate_column_sums(saved.d_inner, bias_.gradient);
+  if (weight_.gradient)  // not frozen
+    gemm(context_.stream(), matrix(saved.d_inner).transposed(), matrix(saved.x),
+         matrix(weight_.gradient), 1, 1);
+  if (bias_.gradient) context_.kernels().accumulate_column_sums(saved.d_inner, bias_.gradient);
   norm_.backward_weights(saved.active, saved.statistics, d_y);
   saved = Saved();
 }

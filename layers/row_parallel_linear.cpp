@@ -40,9 +40,10 @@ Tensor RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x, C
 }
 
 void RowParallelLinear::backward_weights(const Tensor& x, const Tensor& all_d_y) {
-  gemm(context_.stream(), matrix(all_d_y).transposed(), own_columns(x), matrix(weight_.gradient), 1,
-       1);
-  if (!options_.bias) return;
+  if (weight_.gradient)  // not frozen
+    gemm(context_.stream(), matrix(all_d_y).transposed(), own_columns(x), matrix(weight_.gradient),
+         1, 1);
+  if (!options_.bias || !bias_.gradient) return;
   const std::int64_t own = context_.own_rows(all_d_y.rows());
   context_.kernels().accumulate_column_sums(all_d_y.row_range(context_.first_row(own), own),
                                             bias_.gradient);

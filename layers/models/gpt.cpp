@@ -246,7 +246,8 @@ void GptStage::embedding_weights(Saved& saved) {
     embedding_->backward_weights(batch.decoder_tokens, decoder);
     for (const auto& [bias, stack] :
          {std::pair(&encoder_bias_, Stack::encoder), {&decoder_bias_, Stack::decoder}})
-      context_.kernels().accumulate(rows.table(stack, d_x), (*bias)->gradient);
+      if ((*bias)->gradient)  // not frozen
+        context_.kernels().accumulate(rows.table(stack, d_x), (*bias)->gradient);
   } else {
     embedding_dropout_.apply(batch.draw, d_x, d_x);
     embedding_->backward_weights(batch.tokens, d_x, batch.types);
