@@ -147,6 +147,14 @@ void check_saved_training(const harness::Files& files, const TrainingConfig& con
           "{} of a folder requires gradient-compression none (got {}), because checkpoints do not "
           "store residuals",
           option, compression);
+  for (const auto& [option, named] : {std::pair("--save", saves_checkpoint(files.save)),
+                                      {"--load", loads_checkpoint(files.load)}})
+    if (named && !config.frozen.empty())
+      throw FileError(
+          "{} of a folder requires freeze none (got {}), because checkpoints store trained "
+          "parameters "
+          "only",
+          option, config.frozen);
   if (saves_checkpoint(files.save)) {
     std::error_code error;
     std::filesystem::create_directories(files.save, error);

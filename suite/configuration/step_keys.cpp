@@ -58,6 +58,12 @@ Key algorithms(std::string_view name, FieldOf field, std::string_view about) {
   return key;
 }
 
+Key frozen() {
+  Key key = axis("freeze", "", AT(frozen), "names of parameters that are not trained: a*+b*");
+  key.unset = "none";
+  return key;
+}
+
 }  // namespace
 
 std::vector<Key> step_keys() {
@@ -133,6 +139,7 @@ std::vector<Key> step_keys() {
            "bias and GELU inside cuBLASLt's products, on a GPU"),
       axis("uneven-tokens", "", AT(uneven_tokens),
            "only a part of each sequence counts for the loss"),
+      frozen(),
 
       row("--lr", "optimizer.params.lr", AT(optimizer.learning_rate), {.most = 1e6}, &own_rate),
       row("", "optimizer.params.betas", AT(optimizer.betas), {.most = below_one}, &adamw),

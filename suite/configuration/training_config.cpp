@@ -1,9 +1,12 @@
 #include "suite/configuration/training_config.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 
@@ -82,6 +85,24 @@ void TrainingConfig::check_gradient_dtypes() const {
         "data_types.grad_accum_dtype is {}; expected fp32 or the dtype of the values ({})",
         zero.grad_accum_dtype, machine::name(precision.dtype)));
   }
+}
+
+std::vector<std::string> TrainingConfig::frozen_patterns() const {
+  std::vector<std::string> patterns;
+  std::istringstream text(frozen);
+  for (std::string pattern; std::getline(text, pattern, '+');) patterns.push_back(pattern);
+  return patterns;
+}
+
+std::vector<std::string> TrainingConfig::frozen_names(const std::vector<std::string>& names) const {
+  const std::vector<std::string> patterns = frozen_patterns();
+  std::vector<std::string> matched;
+  for (const std::string& name : names)
+    if (std::ranges::any_of(patterns, [&](const std::string& pattern) {
+          return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
+        }))
+      matched.push_back(name);
+  return matched;
 }
 
 zero::StepOptions TrainingConfig::step_options() const {

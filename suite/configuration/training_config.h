@@ -139,6 +139,8 @@ struct TrainingConfig {
   // Only a part of each sequence counts for the loss (counted_tokens). It differs between steps,
   // and is empty for some micro-batches and ranks.
   bool uneven_tokens = false;
+  // Names of parameters that are not trained, with * for any characters, separated by +.
+  std::string frozen;
   std::uint64_t seed = 1234;
   std::string weights;  // a file of initial values (trainer/gpt2_weights.h); empty: random ones
 
@@ -159,6 +161,9 @@ struct TrainingConfig {
   // Throws std::invalid_argument if the values do not support the dtypes of gradients.
   void check_gradient_dtypes() const;
   zero::StepOptions step_options() const;
+  // The patterns of `frozen`, and the names that one of them matches.
+  std::vector<std::string> frozen_patterns() const;
+  std::vector<std::string> frozen_names(const std::vector<std::string>& names) const;
   // Throws std::invalid_argument if the decay ends before the warm-up.
   LearningRate learning_rate() const;
 };

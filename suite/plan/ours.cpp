@@ -68,8 +68,9 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp));
     ModelChunks model(config, schedules.placement, stage, world.host_device(), tp,
                       &world.host_device());
-    plan = zero::gradient_plan(model.parameters(), config.precision.dtype, grid,
-                               static_cast<double>(config.tokens()), {}, config.gradient_dtype());
+    plan = zero::gradient_plan(
+        model.parameters(), config.precision.dtype, grid, static_cast<double>(config.tokens()),
+        frozen_parameters(config, model.parameters()), config.gradient_dtype());
     parts = model_parts(model);
   });
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));

@@ -399,6 +399,26 @@ double Training::train(std::int64_t sequence_index, const Sequence& of) {
   return loss;
 }
 
+namespace {
+
+bool matches(const std::string& pattern, std::size_t at, const std::string& name,
+             std::size_t from) {
+  if (at == pattern.size()) return from == name.size();
+  if (pattern[at] != '*')
+    return from < name.size() && pattern[at] == name[from] &&
+           matches(pattern, at + 1, name, from + 1);
+  for (std::size_t end = from; end <= name.size(); ++end)
+    if (matches(pattern, at + 1, name, end)) return true;
+  return false;
+}
+
+}  // namespace
+
+void Training::freeze(const std::string& pattern) {
+  for (auto& [name, parameter] : parameters_)
+    parameter.frozen = parameter.frozen || matches(pattern, 0, name, 0);
+}
+
 Step Training::step(const Batch& batch, double learning_rate, bool skip, const Sums* sums) {
   for (auto& [name, parameter] : parameters_) std::ranges::fill(parameter.gradient, 0);
   const auto length = index(model_.sequence);
@@ -417,8 +437,10 @@ Step Training::step(const Batch& batch, double learning_rate, bool skip, const S
   }
   step.loss /= counted;
   double squares = 0;
-  for (const auto& [name, parameter] : parameters_)
+  for (const auto& [name, parameter] : parameters_) {
+    if (parameter.frozen) continue;
     for (const double value : used(name, parameter, sums)) squares += value * value;
+  }
   step.gradient_norm = std::sqrt(squares) / counted;
   const bool clips = rule_.largest_norm > 0 && step.gradient_norm > rule_.largest_norm;
   step.factor = (clips ? rule_.largest_norm / step.gradient_norm : 1) / counted;

@@ -64,7 +64,7 @@ struct Batch {
 
 struct Parameter {
   std::vector<double> value, gradient;  // gradient: of the sum of the losses
-  bool decays = false;
+  bool decays = false, frozen = false;  // frozen: neither in the norm nor updated
   std::vector<double> first_moment, second_moment;
 };
 
@@ -105,6 +105,8 @@ class Training {
   Step step(const Batch& batch, double learning_rate, bool skip, const Sums* sums = nullptr);
 
   const std::map<std::string, Parameter>& parameters() const { return parameters_; }
+  // Freezes the parameters whose name matches a pattern, in which * stands for any characters.
+  void freeze(const std::string& pattern);
   // Adds `shift` to one element of a parameter, for difference quotients.
   void move(const std::string& name, std::size_t element, double shift) {
     parameters_.at(name).value[element] += shift;

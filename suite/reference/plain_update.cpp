@@ -11,6 +11,7 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
   const auto step = static_cast<double>(updates_);
   using enum Rule::Kind;
   for (auto& [name, parameter] : parameters_) {
+    if (parameter.frozen) continue;
     const double decay = parameter.decays ? rule_.decay : 0;
     const std::vector<double>& gradient = used(name, parameter, sums);
     for (std::size_t i = 0; i < parameter.value.size(); ++i) {

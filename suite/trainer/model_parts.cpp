@@ -1,8 +1,11 @@
 #include "suite/trainer/model_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <stdexcept>
 #include <unordered_map>
 
 #include "suite/trainer/model_chunks.h"
@@ -29,6 +32,27 @@ ModelParts model_parts(ModelChunks& model) {
   for (const int chunk : model.in_order())
     parts.chunks[static_cast<std::size_t>(chunk)] = add(model[chunk]);
   return parts;
+}
+
+std::vector<std::string> frozen_parameters(const TrainingConfig& config,
+                                           const layers::Parameters& parameters) {
+  std::vector<std::string> names;
+  for (const collectives::Parameter* parameter : parameters) names.push_back(parameter->name);
+  const std::vector<std::string> frozen = config.frozen_names(names);
+  const auto is_frozen = [&](const std::string& name) {
+    return std::ranges::find(frozen, name) != frozen.end();
+  };
+  constexpr std::string_view gain = ".gain";
+  for (const std::string& name : names) {
+    if (!name.ends_with(gain)) continue;
+    const std::string bias = name.substr(0, name.size() - gain.size()) + ".bias";
+    if (std::ranges::find(names, bias) != names.end() && is_frozen(name) != is_frozen(bias))
+      throw std::invalid_argument(fmt::format(
+          "freeze is {}; expected the gain and the bias of a norm together (it selects one of {} "
+          "and {})",
+          config.frozen, name, bias));
+  }
+  return frozen;
 }
 
 bool micro_batch_is_pass(const TrainingConfig& config) {

@@ -5,6 +5,7 @@
 // use these parts.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "layers/models/gpt.h"
@@ -27,6 +28,12 @@ struct ModelParts {
   std::vector<Chunk> chunks;  // by the number of the chunk
 };
 ModelParts model_parts(ModelChunks& model);
+
+// Returns the names of the rank's parameters that are not trained (TrainingConfig::frozen). Throws
+// std::invalid_argument if a norm's gain and bias are not frozen together, because one kernel
+// computes both gradients.
+std::vector<std::string> frozen_parameters(const TrainingConfig& config,
+                                           const layers::Parameters& parameters);
 
 // Returns whether a whole micro-batch is one pass (zero/stages/micro_batches.h): its backward
 // follows its forward. Otherwise each forward and each backward of a chunk is a pass.

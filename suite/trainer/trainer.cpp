@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "machine/base/names.h"
 #include "machine/link/connect.h"
 #include "machine/world/step_clock.h"
 #include "suite/configuration/group_algorithms.h"
@@ -72,7 +73,9 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       all.insert(all.end(), part.begin(), part.end());
   }
   plan_ = zero::gradient_plan(parameters_, config_.precision.dtype, grid_,
-                              static_cast<double>(config_.tokens()), {}, config_.gradient_dtype());
+                              static_cast<double>(config_.tokens()),
+                              frozen_parameters(config_, parameters_), config_.gradient_dtype());
+  check_frozen();
   states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_,
                                                layout_options(config_, parts_));
   chunks_->initialize(layers::Initializer::conformance(config_.seed, config_.model.layers));
@@ -94,6 +97,30 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
                                    0);  // the other copy of the model may end on another stage
   }
   connect_executor();
+}
+
+// A pattern must select a parameter of some rank, and some parameter must be trained.
+void Trainer::check_frozen() const {
+  if (config_.frozen.empty()) return;
+  std::vector<std::string> names;
+  bool trains = false;
+  for (const zero::GradientRow& row : plan_.rows) {
+    names.push_back(row.parameter);
+    trains = trains || !row.frozen;
+  }
+  std::vector<std::string> all;
+  for (const std::vector<std::string>& theirs : world_.all_gather(group_, names))
+    all.insert(all.end(), theirs.begin(), theirs.end());
+  for (const std::string& pattern : config_.frozen_patterns()) {
+    TrainingConfig one;
+    one.frozen = pattern;
+    if (one.frozen_names(all).empty())
+      throw std::invalid_argument("freeze: " + machine::unknown("parameter", pattern, all));
+  }
+  const std::vector<int> trained = world_.all_gather(group_, trains ? 1 : 0);
+  if (std::ranges::count(trained, 1) == 0)
+    throw std::invalid_argument(fmt::format(
+        "freeze is {}; expected patterns that leave a parameter to train", config_.frozen));
 }
 
 void Trainer::connect_groups() {

@@ -126,6 +126,7 @@ class Trainer {
   static std::size_t data_bytes(const TrainingConfig& config, bool has_loss);
 
  private:
+  void check_frozen() const;
   void connect_groups();
   machine::Group tied_group() const;
   void connect_executor();

@@ -154,14 +154,19 @@ void compare(harness::Judge& judge, const TrainingConfig& config, Trainer& train
         harness::gamma(2 * elements, unit_roundoff(Dtype::float64)) * want.gradient_norm);
     for (const collectives::Parameter* parameter : trainer.parameters()) {
       const std::string& name = parameter->name;
-      const Values& gradient = want.gradients.at(name);
-      // Weights have the roundings of earlier updates too (4 * 1.03^depth: reference.h).
-      const double depth = config.model.layers + 1 - parameter->layer;
-      const double relative = gradient_epsilon(config, parameter->layer) +
-                              4 * std::pow(1.03, depth) * 2 * number * master;
-      judge.numerics(fmt::format("{}, raw gradient of step {} before compression", name, step + 1),
-                     distance(got.gradients.at(name), shard(gradient, *parameter, tp_rank)),
-                     relative * norm(gradient));
+      judge.exact(name + " is trained", std::vector{got.gradients.contains(name) ? 1.0 : 0.0},
+                  std::vector{want.gradients.contains(name) ? 1.0 : 0.0});
+      if (want.gradients.contains(name)) {
+        const Values& gradient = want.gradients.at(name);
+        // Weights have the roundings of earlier updates too (4 * 1.03^depth: reference.h).
+        const double depth = config.model.layers + 1 - parameter->layer;
+        const double relative = gradient_epsilon(config, parameter->layer) +
+                                4 * std::pow(1.03, depth) * 2 * number * master;
+        judge.numerics(
+            fmt::format("{}, raw gradient of step {} before compression", name, step + 1),
+            distance(got.gradients.at(name), shard(gradient, *parameter, tp_rank)),
+            relative * norm(gradient));
+      }
       const Values& value = want.values.at(name);
       judge.numerics(fmt::format("{}, value after step {}", name, step + 1),
                      distance(got.values.at(name), shard(value, *parameter, tp_rank)),
@@ -227,6 +232,7 @@ CompressedTraining judge_compressed_training(harness::Judge& judge, harness::Con
       trainer.optimizer_step().gather_gradients();
       std::vector<Part> parts;
       for (const collectives::Parameter* parameter : trainer.parameters()) {
+        if (!parameter->gradient) continue;  // frozen
         now.gradients[parameter->name] = exact_gradient(trainer, sums, *parameter);
         parts.push_back(part_of(trainer, *parameter));
       }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <variant>
 
 #include "machine/base/error.h"
@@ -57,6 +58,19 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
   rule.smoothing = optimizer.smoothing;
   rule.largest_norm = optimizer.clipping;
   return rule;
+}
+
+plain::Training plain_training(const TrainingConfig& config) {
+  plain::Training training(plain_model(config), plain_rule(config.optimizer), config.seed);
+  std::string pattern;
+  for (const char c : config.frozen + "+") {
+    if (c != '+') {
+      pattern += c;
+    } else if (!pattern.empty()) {
+      training.freeze(std::exchange(pattern, {}));
+    }
+  }
+  return training;
 }
 
 plain::Batch batch_of(const TrainingConfig& config, const Corpus& corpus, int step) {
@@ -122,7 +136,7 @@ std::string why_not_plain(const TrainingConfig& config) {
 
 History plain_history(const TrainingConfig& config, const Corpus& corpus,
                       const SkippedSteps& skipped, const std::function<void()>& alive) {
-  plain::Training training(plain_model(config), plain_rule(config.optimizer), config.seed);
+  plain::Training training = plain_training(config);
   const LearningRate rate = config.learning_rate();
   History history;
   const int first = first_taken(skipped);
@@ -141,7 +155,7 @@ History plain_history(const TrainingConfig& config, const Corpus& corpus,
     for (const auto& [name, parameter] : training.parameters()) {
       ParameterHistory& mine = history.parameters[name];
       if (step == first) {
-        mine.first_gradient = parameter.gradient;
+        if (!parameter.frozen) mine.first_gradient = parameter.gradient;
         mine.after_one = parameter.value;
       }
       if (step + 1 == reference_steps) mine.after_all = parameter.value;
@@ -153,7 +167,7 @@ History plain_history(const TrainingConfig& config, const Corpus& corpus,
 std::vector<DrivenStep> driven_history(const TrainingConfig& config, const Corpus& corpus,
                                        const GradientSums& sums,
                                        const std::function<void()>& alive) {
-  plain::Training training(plain_model(config), plain_rule(config.optimizer), config.seed);
+  plain::Training training = plain_training(config);
   const LearningRate rate = config.learning_rate();
   std::vector<DrivenStep> history;
   for (std::size_t step = 0; step < sums.size(); ++step) {
@@ -165,7 +179,7 @@ std::vector<DrivenStep> driven_history(const TrainingConfig& config, const Corpu
     mine.loss = result.loss;
     mine.gradient_norm = result.gradient_norm;
     for (const auto& [name, parameter] : training.parameters()) {
-      mine.gradients[name] = parameter.gradient;
+      if (!parameter.frozen) mine.gradients[name] = parameter.gradient;
       mine.values[name] = parameter.value;
     }
   }

@@ -62,14 +62,16 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
     if (probe > 0 && !skips) {
       std::map<std::string, double> sizes;
       for (const collectives::Parameter* parameter : trainer.parameters())
-        sizes[parameter->name] = norm(to_doubles(parameter->gradient));
-      for (const collectives::Parameter* parameter : trainer.parameters())
+        if (parameter->gradient)  // not frozen
+          sizes[parameter->name] = norm(to_doubles(parameter->gradient));
+      for (const collectives::Parameter* parameter : trainer.parameters()) {
+        if (!parameter->gradient) continue;
+        const double terms = size_of_terms(parameter->name, judged.model.layers,
+                                           [&](const std::string& name) { return sizes[name]; });
         displace(
-            parameter->gradient,
-            gradient_epsilon(judged, parameter->layer) *
-                size_of_terms(parameter->name, judged.model.layers,
-                              [&](const std::string& name) { return sizes.at(name); }),
+            parameter->gradient, gradient_epsilon(judged, parameter->layer) * terms,
             layers::random_key(static_cast<std::uint64_t>(1000 * probe + step), parameter->name));
+      }
     }
     const zero::StepResult result = trainer.update();
     if (step == first) {
@@ -162,14 +164,20 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
   const double u = unit_roundoff(config.precision.dtype);
   const double master = std::min(u, unit_roundoff(Dtype::float32));
   const auto norm_of = [&](const std::string& name) {
-    return norm(reference.exact.parameters.at(name).first_gradient);
+    const std::vector<double>& gradient = reference.exact.parameters.at(name).first_gradient;
+    if (!gradient.empty()) return norm(gradient);
+    TrainingConfig whole = config;  // Terms have a size even if their parameter is frozen.
+    whole.frozen.clear();
+    const auto skips = static_cast<std::size_t>(first_taken(skipped));
+    return norm(first_step_of(world, whole, corpus, skips).gradients.at(name));
   };
   for (const auto& [name, exact] : reference.exact.parameters) {
     ParameterBounds& bound = bounds.parameters[name];
-    bound.first_gradient =
-        gradient_epsilon(config, exact.layer) * size_of_terms(name, config.model.layers, norm_of);
-    const double relative =
-        norm_of(name) > 0 ? bound.first_gradient / norm_of(name) : gradient_epsilon(config);
+    const double size = norm(exact.first_gradient);  // 0 if the parameter is frozen
+    if (!exact.first_gradient.empty())
+      bound.first_gradient =
+          gradient_epsilon(config, exact.layer) * size_of_terms(name, config.model.layers, norm_of);
+    const double relative = size > 0 ? bound.first_gradient / size : gradient_epsilon(config);
     std::vector<double> gradient = exact.first_gradient;
     for (double& value : gradient) value *= reference.exact.gradient_factor;
     // The clip factor has the relative error of the norm, at most that of the worst gradient.
@@ -198,7 +206,10 @@ std::unique_ptr<RangeDevice> range_device(machine::World& world, const TrainingC
 }
 
 void make_overflow(Trainer& trainer) {
-  const machine::Tensor& gradient = trainer.parameters().front()->gradient;
+  const machine::Tensor& gradient =
+      (*std::ranges::find_if(trainer.parameters(), [](const collectives::Parameter* parameter) {
+        return static_cast<bool>(parameter->gradient);
+      }))->gradient;
   gradient.device().stream().kernels().fill(gradient, std::numeric_limits<double>::infinity());
 }
 
@@ -232,12 +243,13 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
                                            config, corpus);
   if (auto* const range = dynamic_cast<RangeDevice*>(device))
     for (const collectives::Parameter* parameter : trainer->parameters())
-      range->watch_gradient(parameter->gradient, in_half);
+      if (parameter->gradient) range->watch_gradient(parameter->gradient, in_half);
   return trainer;
 }
 
 std::vector<double> unscaled_gradient(const Trainer& trainer,
                                       const collectives::Parameter& parameter) {
+  if (!parameter.gradient) return {};
   std::vector<double> gradient = to_doubles(parameter.gradient);
   for (double& value : gradient) value /= trainer.loss_scale();
   return gradient;
@@ -313,7 +325,8 @@ const FirstStep& first_step_of(machine::World& world, const TrainingConfig& conf
     trainer->update();
   }
   for (const collectives::Parameter* parameter : trainer->parameters())
-    kept.gradients.emplace_back(parameter->name, to_doubles(parameter->gradient));
+    if (parameter->gradient)
+      kept.gradients.emplace(parameter->name, to_doubles(parameter->gradient));
   kept_key = key;
   return kept;
 }

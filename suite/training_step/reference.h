@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "harness/judge/judge.h"
 #include "suite/reference/half_range.h"
 #include "suite/reference/whole_values.h"
 #include "suite/trainer/trainer.h"
@@ -54,8 +55,9 @@ int first_taken(const SkippedSteps& skipped);
 
 // A whole parameter during training, in the shape of its global tensor.
 struct ParameterHistory {
-  int layer = 0;                       // collectives::Parameter's
-  std::vector<double> first_gradient;  // raw: the sum over the tokens of the first step
+  int layer = 0;  // collectives::Parameter's
+  // Raw: the sum over the tokens of the first step. Empty if the parameter is frozen.
+  std::vector<double> first_gradient;
   std::vector<double> after_one, after_all;
   static auto members(auto& self) {
     return std::tie(self.layer, self.first_gradient, self.after_one, self.after_all);
@@ -100,7 +102,7 @@ const Reference& reference_of(machine::World& world, const TrainingConfig& confi
 struct FirstStep {
   std::vector<StepMagnitudes> magnitudes;  // of each step, if the judged dtype is half
   double loss = 0;                         // loss and raw gradients are those of the last step
-  std::vector<std::pair<std::string, std::vector<double>>> gradients;
+  std::map<std::string, std::vector<double>> gradients;  // of parameters that are not frozen
 };
 // Keeps only the last result for the process, because that of GPT-2 124M takes 1 GB.
 const FirstStep& first_step_of(machine::World& world, const TrainingConfig& config,
@@ -117,9 +119,16 @@ std::unique_ptr<RangeDevice> range_device(machine::World& world, const TrainingC
 // Makes this step overflow. Call it between reduce and update.
 void make_overflow(Trainer& trainer);
 
-// Returns the gradient of the sum of the losses, without the loss scale. Call it after reduce.
+// Returns the gradient of the sum of the losses, without the loss scale; empty if the parameter is
+// frozen. Call it after reduce.
 std::vector<double> unscaled_gradient(const Trainer& trainer,
                                       const collectives::Parameter& parameter);
+
+// Compares a parameter with the double run and with degree 1: its raw gradient of step `first`, its
+// value after that step and after all. tp_rank selects the judged part.
+void compare_parameter(harness::Judge& judge, const collectives::Parameter& parameter,
+                       const ParameterHistory& got, const Reference& reference, int first,
+                       int tp_rank);
 
 // Returns eps_g of a layer; by default that of the whole model, which is the largest.
 double gradient_epsilon(const TrainingConfig& config, int layer = 0);

@@ -125,6 +125,7 @@ bool gradients_overflow(Trainer& trainer, machine::World& world, const machine::
   if (trainer.config().precision.dtype != machine::Dtype::float16) return false;
   trainer.optimizer_step().gather_gradients();
   const auto overflows = [](const collectives::Parameter* parameter) {
+    if (!parameter->gradient) return false;  // frozen
     return !std::ranges::all_of(to_doubles(parameter->gradient),
                                 [](double value) { return std::isfinite(value); });
   };
