@@ -255,6 +255,37 @@ std::vector<double> unscaled_gradient(const Trainer& trainer,
   return gradient;
 }
 
+void compare_parameter(harness::Judge& judge, const collectives::Parameter& parameter,
+                       const ParameterHistory& got, const Reference& reference, int first,
+                       int tp_rank) {
+  const ParameterBounds& bound = reference.bounds.parameters.at(parameter.name);
+  for (const bool exact : {true, false}) {
+    const ParameterHistory& want =
+        (exact ? reference.exact : reference.same).parameters.at(parameter.name);
+    // The difference of two inexact runs has the errors of both.
+    const double slack = exact ? 1 : 2;
+    const auto check = [&](std::string_view what, const std::vector<double>& values,
+                           const std::vector<double>& whole, double distance_bound) {
+      judge.numerics(
+          fmt::format("{}, {} against {}", parameter.name, what, exact ? "double" : "degree 1"),
+          distance(values, shard(whole, parameter, tp_rank)), slack * distance_bound);
+    };
+    if (first <= reference_steps) {
+      judge.exact(parameter.name + " has a gradient",
+                  std::vector{got.first_gradient.empty() ? 0.0 : 1.0},
+                  std::vector{want.first_gradient.empty() ? 0.0 : 1.0});
+      if (want.first_gradient.empty())  // frozen
+        judge.exact(parameter.name + " stays", got.after_all, got.after_one);
+      else
+        check(fmt::format("raw gradient of step {}", first), got.first_gradient,
+              want.first_gradient, bound.first_gradient);
+      check(fmt::format("value after step {}", first), got.after_one, want.after_one,
+            bound.after_one);
+    }
+    check("value after 10 steps", got.after_all, want.after_all, bound.after_all);
+  }
+}
+
 namespace {
 
 // The hidden layer of an encoder's head counts as a layer.
