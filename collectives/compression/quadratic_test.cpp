@@ -12,7 +12,7 @@ using machine::World;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 const int rank_counts[] = {1, 3};
 #else
-const int rank_counts[] = {1, 2, 3, 8};
+const int rank_counts[] = {1, 2, 3};
 #endif
 
 template <class Check>

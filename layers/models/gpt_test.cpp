@@ -46,7 +46,7 @@ double bound(Dtype dtype, int depth) { return norm_bound_from_double(dtype, dept
 
 TEST(Gpt, LossMatchesTheReference) {
   for (const GptConfig& shape : shapes) {
-    if (shape.encoder_decoder()) continue;  // suite/reference/plain_training.h is its reference
+    if (shape.encoder_decoder()) continue;  // suite/reference/plain/training.h is its reference
     for (const int tp : {1, 2, 4}) {
       for (const int sequences : sequences_of(shape, {1, 2})) {
         const GptCase run{.config = shape, .tp = tp, .sequences = sequences, .micro_batches = 2};

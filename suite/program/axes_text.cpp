@@ -105,21 +105,26 @@ void shorten(std::vector<AxisInfo>& axes, std::vector<AxisInfo>& brief) {
   }
 }
 
-// Lists axes with their values, then those that the profile does not vary: "--b off,on; --a".
-std::string brief_text(std::vector<AxisInfo> axes) {
-  std::ranges::stable_partition(axes, [](const AxisInfo& axis) { return axis.values.size() > 1; });
+// Lists axes with their values and counts those that the profile does not vary:
+// "--a off,on; --b 1,2; and 3 that quick does not vary".
+std::string brief_text(const std::vector<AxisInfo>& axes, std::string_view profile) {
+  std::vector<std::string> entries;
+  for (const AxisInfo& axis : axes)
+    if (axis.values.size() > 1)
+      entries.push_back(fmt::format("--{} {}", axis.name, fmt::join(default_first(axis), ",")));
+  if (const std::size_t others = axes.size() - entries.size())
+    entries.push_back(fmt::format("and {} that {} does not vary", others, profile));
   constexpr std::size_t columns = 108;  // one screen has few lines
   std::string text, line = "  also, the default first:";
-  for (const AxisInfo& axis : axes) {
-    std::string entry = " --" + axis.name;
-    if (axis.values.size() > 1) entry += fmt::format(" {}", fmt::join(default_first(axis), ","));
-    if (line.size() + entry.size() > columns) {
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const std::string entry = entries[i] + (i + 1 < entries.size() ? ";" : "");
+    if (line.size() + 1 + entry.size() > columns) {
       text += line + "\n";
       line = "   ";
     }
-    line += entry + (&axis == &axes.back() ? "" : ";");
+    line += " " + entry;
   }
-  return axes.empty() ? "" : text + line + "\n";
+  return entries.empty() ? "" : text + line + "\n";
 }
 
 }  // namespace
@@ -145,7 +150,7 @@ std::string axes_help(const std::vector<std::string>& units, const harness::Plan
       text += fmt::format("  {:<{}}  {}{}\n", axis_names(axis.name), width,
                           joined(axis.values, columns - allowed.size()), allowed);
     }
-    text += brief_text(brief);
+    text += brief_text(brief, name(request.profile));
   }
   return text +
          "An axis takes a value, a list (1,2,4) or a range (1:64:x4); shardmark list UNIT shows "

@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "machine/base/error.h"
-#include "suite/reference/plain_training.h"
+#include "suite/reference/plain/training.h"
 #include "suite/trainer/encoder_examples.h"
 #include "suite/trainer/step_tokens.h"
 

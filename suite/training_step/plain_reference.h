@@ -1,6 +1,6 @@
 #pragma once
 // The double run of the reference (reference.h) by the plain implementation
-// (suite/reference/plain_training.h), which shares no code with layers, zero and the trainer. The
+// (suite/reference/plain/training.h), which shares no code with layers, zero and the trainer. The
 // data, the learning rate of an update and the skipped steps are its inputs.
 
 #include <functional>

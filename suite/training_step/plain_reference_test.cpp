@@ -11,7 +11,7 @@
 
 #include "machine/world/world.h"
 #include "suite/configuration/models.h"
-#include "suite/reference/plain_training.h"
+#include "suite/reference/plain/training.h"
 
 namespace suite {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "suite/reference/plain_training.h"
+#include "suite/reference/plain/training.h"
 
 namespace suite::plain {
 

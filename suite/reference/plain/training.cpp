@@ -1,4 +1,4 @@
-#include "suite/reference/plain_training.h"
+#include "suite/reference/plain/training.h"
 
 #include <algorithm>
 #include <cmath>

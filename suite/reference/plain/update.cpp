@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "suite/reference/plain_training.h"
+#include "suite/reference/plain/training.h"
 
 namespace suite::plain {
 
