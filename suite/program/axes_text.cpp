@@ -75,7 +75,7 @@ std::vector<std::string> axis_values(const std::vector<std::string>& units,
 namespace {
 
 // Units with more axes than most_lines list the last ones together, down to least_lines.
-constexpr std::size_t most_lines = 20, least_lines = 7;
+constexpr std::size_t most_lines = 16, least_lines = 7;
 
 // Returns whether a word says all: the profile does not vary the axis, or it is a switch. Degrees
 // always have their own line.

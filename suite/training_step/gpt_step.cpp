@@ -215,9 +215,9 @@ struct GptStep : StepUnit {
         {tiny, batch, in_bfloat16, vary("zero-stage", {"2"}), vary("offload_optimizer", {"cpu"}),
          vary("freeze", {"*.weight"})},
         grids({2}, {1}, {1}, {2}));
-    add(edges, "frozen", {encoder, batch, vary("freeze", {"head.*+embedding.type.*"})},
+    add(edges, "frozen", {encoder, batch, vary("freeze", {"head.*"})},
         grids({2}, {2}, {1}, {1}));
-    add(edges, "frozen", {both, batch, vary("freeze", {"*.cross.*+blocks.0.*+*.decoder_bias.*"})},
+    add(edges, "frozen", {both, batch, vary("freeze", {"embedding.*+blocks.0.*"})},
         grids({4}, {2}, {2}, {1}));
     add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
     add({smoke}, "smoke", on_host + Variations{tiny}, tp_and_dp);
