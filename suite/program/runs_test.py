@@ -133,8 +133,8 @@ class GoodRun(TemporaryFolder):
         # ZeRO stage 1 reduces and gathers in place. MPI counts no bytes, so the oracle of volume does not rule.
         done = shardmark("run", "gpt_step", "--model", "tiny", "--ranks", "4", "--tp", "2", "--pp", "1", "--dp", "2", "--transport", "mpi",
                          "--dtype", "float", "--sequence-parallel", "on", "--zero-stage", "0,1", "--global-batch-size", "4",
-                         "--recompute-granularity", "none", "--schedule", "1f1b", "--freeze", "none", "--gradient-compression", "none",
-                         "--tp-algorithm", "library",
+                         "--recompute-granularity", "none", "--schedule", "1f1b", "--freeze", "none",
+                         "--gradient-compression", "none", "--offload_optimizer", "none", "--tp-algorithm", "library",
                          "--dp-algorithm", "all_reduce=library,reduce_scatter=library,all_gather=library", "--max-seconds", "0.05",
                          "--no-limits", "--out", self.path("run"), env=NO_FIGURES, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
