@@ -23,9 +23,9 @@
 
 namespace machine {
 
-class Worker {
+class QueueThread {
  public:
-  ~Worker() {
+  ~QueueThread() {
     push({});
     thread_.join();
   }
@@ -74,7 +74,7 @@ class Worker {
 // Kernels that queue reductions. Collectives on whole numbers use no other kernels.
 class QueuedKernels final : public Kernels {
  public:
-  QueuedKernels(Kernels& host, Worker& worker) : host_(host), worker_(worker) {}
+  QueuedKernels(Kernels& host, QueueThread& worker) : host_(host), worker_(worker) {}
   void reduce_to_all(Reduction reduction, Dtype dtype, const void* a, const void* b,
                      std::span<void* const> outs, std::int64_t count, Store store) override {
     worker_.push([=, this, outs = std::vector<void*>(outs.begin(), outs.end())] {
@@ -136,13 +136,13 @@ class QueuedKernels final : public Kernels {
   void do_attention(const AttentionForward&) override { no(); }
   void do_attention_backward(const AttentionBackward&) override { no(); }
   Kernels& host_;
-  Worker& worker_;
+  QueueThread& worker_;
 };
 
 // A point in a worker's queue, and the time when the worker reached it.
 class QueuedEvent final : public Event {
  public:
-  explicit QueuedEvent(Worker& worker) : worker_(worker) {
+  explicit QueuedEvent(QueueThread& worker) : worker_(worker) {
     worker.push([reached = reached_s_] { *reached = steady_s(); });
   }
   void synchronize() override { worker_.drain(); }
@@ -151,14 +151,14 @@ class QueuedEvent final : public Event {
   }
 
  private:
-  Worker& worker_;
+  QueueThread& worker_;
   std::shared_ptr<double> reached_s_ = std::make_shared<double>(0);
 };
 
 class QueuedStream final : public Stream {
  public:
   QueuedStream(Device& device, Kernels& host)
-      : QueuedStream(device, host, std::make_unique<Worker>()) {}
+      : QueuedStream(device, host, std::make_unique<QueueThread>()) {}
   void copy(void* to, const void* from, std::size_t bytes) override {
     if (bytes > 0) worker_->push([=] { std::memcpy(to, from, bytes); });
   }
@@ -173,13 +173,13 @@ class QueuedStream final : public Stream {
   std::unique_ptr<Event> record() override { return std::make_unique<QueuedEvent>(*worker_); }
   void wait(const Event&) override {}
   void synchronize() override { worker_->drain(); }
-  Worker& worker() { return *worker_; }
+  QueueThread& worker() { return *worker_; }
 
  private:
-  QueuedStream(Device& device, Kernels& host, std::unique_ptr<Worker> worker)
+  QueuedStream(Device& device, Kernels& host, std::unique_ptr<QueueThread> worker)
       : Stream(device, std::make_unique<QueuedKernels>(host, *worker)),
         worker_(std::move(worker)) {}
-  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<QueueThread> worker_;
 };
 
 class QueuedDevice final : public Device {
@@ -190,7 +190,7 @@ class QueuedDevice final : public Device {
   ~QueuedDevice() override { stream_.reset(); }
   std::string description() const override { return "queued"; }
   std::unique_ptr<Stream> make_stream() override { return nullptr; }
-  Worker& worker() { return static_cast<QueuedStream&>(*stream_).worker(); }
+  QueueThread& worker() { return static_cast<QueuedStream&>(*stream_).worker(); }
 
  private:
   void* do_allocate(std::size_t bytes) override {

@@ -99,8 +99,8 @@ Tensor StreamedOptimizer::host_values(std::int64_t index, const PieceStates& sta
   return at_home(index) ? values(index) : staged(staged_values_, index);
 }
 
-Worker::Ticket StreamedOptimizer::go_down(const std::vector<Tensor>& gradients,
-                                          std::int64_t index) {
+machine::Worker::Ticket StreamedOptimizer::go_down(const std::vector<Tensor>& gradients,
+                                                   std::int64_t index) {
   const StreamPiece& piece = plan_.pieces.at(index);
   const Tensor gradient = gradients[piece.owned].slice(piece.range.begin, {piece.size()});
   const void* const from = gradient.data();
@@ -131,7 +131,7 @@ void StreamedOptimizer::update_piece(const Rule& rule, std::int64_t step, double
   if (home.data() != mine.data()) host_.stream().copy(home.data(), mine.data(), mine.bytes());
 }
 
-Worker::Ticket StreamedOptimizer::go_up(std::int64_t index, const PieceStates& states) {
+machine::Worker::Ticket StreamedOptimizer::go_up(std::int64_t index, const PieceStates& states) {
   const Tensor mine = host_values(index, states);
   return up_->worker.submit(
       [this, index, to = values(index).data(), from = mine.data(), bytes = mine.bytes()] {
@@ -164,7 +164,7 @@ void StreamedOptimizer::guarded(const std::function<void()>& work) {
   try {
     work();
   } catch (...) {
-    for (Worker* worker : {&down_->worker, &up_->worker, &worker_}) worker->stop();
+    for (machine::Worker* worker : {&down_->worker, &up_->worker, &worker_}) worker->stop();
     throw;
   }
   broken_ = false;
@@ -214,8 +214,8 @@ void StreamedOptimizer::update_on_device(std::size_t owned, const Tensor& gradie
 // until they are copied up.
 void StreamedOptimizer::update_overlapped(const std::vector<Tensor>& gradients, std::int64_t step,
                                           double scale) {
-  std::vector<Worker::Ticket> up;
-  Worker::Ticket coming = plan_.pieces.count() > 0 ? go_down(gradients, 0) : 0;
+  std::vector<machine::Worker::Ticket> up;
+  machine::Worker::Ticket coming = plan_.pieces.count() > 0 ? go_down(gradients, 0) : 0;
   // The update overwrites values. It reads them only if they are the only master.
   pass({}, {.reads = plan_.takes_values_down()},
        [&](std::int64_t index, const PieceStates& states) {

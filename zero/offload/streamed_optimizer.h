@@ -46,9 +46,9 @@
 #include <optional>
 #include <vector>
 
+#include "machine/world/worker.h"
 #include "zero/offload/owned_optimizer.h"
 #include "zero/offload/state_store.h"
-#include "zero/offload/worker.h"
 
 namespace zero {
 
@@ -98,7 +98,7 @@ class StreamedOptimizer final : public OwnedOptimizer {
     Lane(machine::Device& device, const char* name)
         : stream(device.make_stream()), worker(true, {name, machine::Part::offload, ""}) {}
     std::unique_ptr<machine::Stream> stream;
-    Worker worker;  // last member: ends before the stream is destroyed
+    machine::Worker worker;  // last member: ends before the stream is destroyed
   };
   void guarded(const std::function<void()>& work);
   void check_not_pending() const;
@@ -124,10 +124,10 @@ class StreamedOptimizer final : public OwnedOptimizer {
   // The values of a piece in the memory in which the host updates them.
   Tensor host_values(std::int64_t index, const PieceStates& states) const;
   // The phases of a piece, in order.
-  Worker::Ticket go_down(const std::vector<Tensor>& gradients, std::int64_t index);
+  machine::Worker::Ticket go_down(const std::vector<Tensor>& gradients, std::int64_t index);
   void update_piece(const Rule& rule, std::int64_t step, double scale, std::int64_t index,
                     const PieceStates& states);
-  Worker::Ticket go_up(std::int64_t index, const PieceStates& states);
+  machine::Worker::Ticket go_up(std::int64_t index, const PieceStates& states);
   void before(OffloadPhase phase, std::int64_t index) const {
     if (options_.before) options_.before(phase, index);
   }
@@ -143,7 +143,7 @@ class StreamedOptimizer final : public OwnedOptimizer {
   bool pending_ = false, broken_ = false;
   OffloadTraffic moved_;             // each direction is counted by its own thread
   std::shared_ptr<Lane> down_, up_;  // one lane if states are in a file
-  Worker worker_;                    // last: the threads end before other members are destroyed
+  machine::Worker worker_;           // last: the threads end before other members are destroyed
 };
 
 }  // namespace zero

@@ -6,7 +6,6 @@
 
 #include "machine/base/error.h"
 #include "zero/cost/cost.h"
-#include "zero/offload/worker.h"
 #include "zero/testing/expected_traffic.h"
 #include "zero/testing/model_case.h"
 
@@ -406,25 +405,6 @@ TEST(Step, LedgerHoldsTheLastBucketOfThePreviousMicroBatch) {
         expected_memory(2, trained.plan, trained.states.layout(), options.rule, options, usage)
             .gradients);
   });
-}
-
-TEST(Worker, RunsInOrderAndRethrowsErrors) {
-  for (const bool own_thread : {false, true}) {
-    Worker progress(own_thread);
-    std::vector<int> order;
-    for (int i = 0; i < 100; ++i) progress.submit([&order, i] { order.push_back(i); });
-    progress.wait_all();
-    for (int i = 0; i < 100; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
-    const auto fails = [&] {
-      progress.submit([] { throw machine::Timeout("rank 3"); });
-      progress.wait_all();
-    };
-    EXPECT_THROW(fails(), machine::Timeout);
-    if (!own_thread) continue;
-    EXPECT_THROW(progress.wait_all(), machine::Timeout);
-    EXPECT_THROW(progress.submit([&order] { order.clear(); }), machine::Timeout);
-    EXPECT_EQ(order.size(), 100u);
-  }
 }
 
 }  // namespace

@@ -10,14 +10,14 @@
 #include <string>
 #include <tuple>
 
-#include "zero/offload/worker.h"
+#include "machine/world/worker.h"
 #include "zero/stages/step_context.h"
 
 namespace zero {
 
 class Transfers {
  public:
-  using Ticket = Worker::Ticket;
+  using Ticket = machine::Worker::Ticket;
   explicit Transfers(const StepContext& context);  // context: must outlive this
 
   // what: for the message of a timeout. count: elements of the whole buffer (all_reduce) or of a
@@ -37,7 +37,7 @@ class Transfers {
   const StepContext& context_;
   std::set<std::tuple<machine::Operation, Dtype, std::int64_t>> known_;
   std::map<Ticket, std::unique_ptr<machine::Event>> ends_;  // in the link's stream, not awaited
-  Worker worker_;  // last member: its thread uses the others
+  machine::Worker worker_;  // last member: its thread uses the others
 };
 
 }  // namespace zero

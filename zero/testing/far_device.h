@@ -118,7 +118,7 @@ class FarStream final : public machine::Stream {
   void push(std::function<void()> work) { worker_.push(std::move(work)); }
 
   const FarMemory& memory_;
-  machine::Worker worker_;  // last, because it uses the others
+  machine::QueueThread worker_;  // last, because it uses the others
 };
 
 class FarDevice final : public machine::Device {

@@ -1,8 +1,8 @@
-#include "zero/offload/worker.h"
+#include "machine/world/worker.h"
 
 #include <utility>
 
-namespace zero {
+namespace machine {
 
 Worker::Worker(bool own_thread, Recorded recorded) : recorded_(recorded) {
   if (own_thread) thread_ = std::thread([this] { run(); });
@@ -25,7 +25,7 @@ Worker::Ticket Worker::submit(std::function<void()> job) {
   }
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
-  jobs_.push_back({std::move(job), machine::StepClock::running()});
+  jobs_.push_back({std::move(job), StepClock::running()});
   changed_.notify_all();
   return ++submitted_;
 }
@@ -35,10 +35,10 @@ void Worker::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
   const auto over = [&] { return error_ || done_ >= ticket; };
   if (!over()) {
-    const machine::During waiting(
+    const During waiting(
         recorded_.waiting,
-        recorded_.waiting == machine::Part::communication ? recorded_.group : std::string_view(),
-        machine::StepTimes::other_thread);
+        recorded_.waiting == Part::communication ? recorded_.group : std::string_view(),
+        StepTimes::other_thread);
     changed_.wait(lock, over);
   }
   if (error_) std::rethrow_exception(error_);
@@ -54,7 +54,7 @@ void Worker::run() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      const machine::StepClock::Job recording(job.clock, recorded_.lane);
+      const StepClock::Job recording(job.clock, recorded_.lane);
       job.work();
     } catch (...) {
       error = std::current_exception();
@@ -71,4 +71,4 @@ void Worker::run() {
   }
 }
 
-}  // namespace zero
+}  // namespace machine

@@ -17,7 +17,7 @@
 
 #include "machine/world/step_clock.h"
 
-namespace zero {
+namespace machine {
 
 class Worker {
  public:
@@ -26,7 +26,7 @@ class Worker {
   // For a step clock: the thread's lane, and the part to which a wait for it counts.
   struct Recorded {
     const char* lane = "progress";
-    machine::Part waiting = machine::Part::communication;
+    Part waiting = Part::communication;
     const char* group = "dp";
   };
 
@@ -51,7 +51,7 @@ class Worker {
   std::condition_variable changed_;
   struct Job {
     std::function<void()> work;
-    machine::StepClock* clock = nullptr;  // of the submitting thread
+    StepClock* clock = nullptr;  // of the submitting thread
   };
   std::deque<Job> jobs_;
   Ticket done_ = 0;
@@ -61,4 +61,4 @@ class Worker {
   std::thread thread_;  // last: it uses the others
 };
 
-}  // namespace zero
+}  // namespace machine
