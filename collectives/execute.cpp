@@ -61,6 +61,41 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Stream& s
     prepare_rounds(*rounds, bound.action_of);
   else
     prepare_order();
+  order_shares(key, ranks);
+}
+
+void Execution::order_shares(const CallKey& key, int ranks) {
+  const bool gathers = label_.operation == machine::Operation::all_gather;
+  shares_at_.resize(actions_.size());
+  if (!gathers && label_.operation != machine::Operation::reduce_scatter) return;
+  std::vector<std::size_t> order;  // of the actions in a run
+  for (std::size_t i = 0; rounds_.empty() && i < actions_.size(); ++i) order.push_back(i);
+  for (const Round& round : rounds_)
+    for (const auto* part : {&round.transfers, &round.then})
+      for (const std::size_t i : *part)
+        if (part == &round.then || actions_[i].verb != Verb::receive_reduce) order.push_back(i);
+  if (gathers) std::ranges::reverse(order);  // to find the last write
+  const std::size_t share_bytes = static_cast<std::size_t>(key.count) * size_of(key.dtype);
+  std::vector<bool> seen(static_cast<std::size_t>(ranks));
+  for (const std::size_t i : order) {
+    const Action& action = actions_[i];
+    const Place place = gathers ? action.target : action.source;
+    const bool touches =
+        action.verb != Verb::post && action.verb != (gathers ? Verb::send : Verb::receive);
+    if (!touches || place.buffer != (gathers ? Buffer::output : Buffer::input)) continue;
+    for (std::size_t at = place.offset; at < place.offset + action.bytes;
+         at = (at / share_bytes + 1) * share_bytes) {
+      const std::size_t share = at / share_bytes;
+      if (seen[share]) continue;
+      seen[share] = true;
+      shares_at_[i].push_back(static_cast<int>(share));
+      share_order_.push_back(static_cast<int>(share));
+    }
+  }
+  if (gathers) std::ranges::reverse(share_order_);
+  for (std::size_t share = 0; share < seen.size(); ++share)
+    if (!seen[share]) untouched_.push_back(static_cast<int>(share));
+  share_order_.insert(share_order_.begin(), untouched_.begin(), untouched_.end());
 }
 
 void Execution::prepare_order() {
@@ -108,32 +143,38 @@ std::size_t Execution::reduce(machine::Link& link, machine::Reduction reduction,
 }
 
 void Execution::run(machine::Link& link, machine::Reduction reduction, const std::byte* input,
-                    std::byte* output) {
+                    std::byte* output, const ShareHooks& hooks) {
   link.count_as(label_);
   std::byte* const buffers[] = {const_cast<std::byte*>(input), output,
                                 static_cast<std::byte*>(scratch_.data())};
+  for (const auto* hook : {&hooks.before_read, &hooks.after_write})
+    if (*hook)
+      for (const int share : untouched_) (*hook)(share);
   if (link.is_rendezvous())
-    run_in_rounds(link, reduction, buffers);
+    run_in_rounds(link, reduction, buffers, hooks);
   else
-    run_in_order(link, reduction, buffers);
+    run_in_order(link, reduction, buffers, hooks);
 }
 
 void Execution::run_in_rounds(machine::Link& link, machine::Reduction reduction,
-                              std::byte* const* buffers) {
+                              std::byte* const* buffers, const ShareHooks& hooks) {
   auto* staging = static_cast<std::byte*>(staging_.data());
   for (const Round& round : rounds_) {
     transfers_.clear();
     for (const std::size_t i : round.transfers) {
       const Action& action = actions_[i];
       const bool sends = action.verb == Verb::send;
+      if (action.verb != Verb::receive_reduce) call_at(i, hooks.before_read);
       std::byte* data = sends                          ? at(buffers, action.source)
                         : action.verb == Verb::receive ? at(buffers, action.target)
                                                        : staging + staged_at_[i];
       transfers_.push_back({sends, action.peer, data, action.bytes});
     }
     if (!transfers_.empty()) link.exchange(transfers_);
+    for (const std::size_t i : round.transfers) call_at(i, hooks.after_write);
     for (const std::size_t i : round.then) {
       const Action& action = actions_[i];
+      call_at(i, hooks.before_read);
       std::byte* target = at(buffers, action.target);
       const std::byte* source = at(buffers, action.source);
       if (action.verb == Verb::copy)
@@ -143,16 +184,19 @@ void Execution::run_in_rounds(machine::Link& link, machine::Reduction reduction,
       else
         kernels_.reduce(reduction, label_.dtype, source, staging + staged_at_[i], target,
                         action.count);
+      call_at(i, hooks.after_write);
     }
   }
 }
 
 void Execution::run_in_order(machine::Link& link, machine::Reduction reduction,
-                             std::byte* const* buffers) {
+                             std::byte* const* buffers, const ShareHooks& hooks) {
   const auto at = [&](Place place) { return this->at(buffers, place); };
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     const Action& action = actions_[i];
     std::size_t written = 0;
+    const bool received_first = hooks.receives_first && action.verb == Verb::receive_reduce;
+    if (!received_first) call_at(i, hooks.before_read);
     for (const std::size_t sent : action.after) link.wait_sent(actions_[sent].peer, numbers_[sent]);
     switch (action.verb) {
       case Verb::send:
@@ -166,6 +210,7 @@ void Execution::run_in_order(machine::Link& link, machine::Reduction reduction,
         break;
       case Verb::receive_reduce: {
         const void* theirs = link.receive_in_place(action.peer, action.bytes);
+        if (received_first) call_at(i, hooks.before_read);
         written = reduce(link, reduction, i, at(action.source), theirs, at(action.target));
         link.release(action.peer);
         break;
@@ -178,6 +223,7 @@ void Execution::run_in_order(machine::Link& link, machine::Reduction reduction,
             reduce(link, reduction, i, at(action.target), at(action.source), at(action.target));
         break;
     }
+    call_at(i, hooks.after_write);
     for (; written > 0; --written) {  // replaces the sends that follow
       ++i;
       numbers_[i] = link.deliver(actions_[i].peer, actions_[i].bytes);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,16 @@ struct CallKey {
 // longest.
 Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, machine::Dtype dtype);
 
+// Points of a run, for an all-gather or a reduce-scatter of shares. An empty function is not
+// called.
+struct ShareHooks {
+  std::function<void(int share)> before_read;  // of the input, for the first time
+  std::function<void(int share)> after_write;  // of the output, for the last time
+  // A sum waits for the peer's message before its own share is needed, so the message is on the
+  // wire until then. Plans over rendezvous links always do so.
+  bool receives_first = false;
+};
+
 class Execution {
  public:
   // Allocates the plan's scratch, if it has any, on the stream's device, and keeps it. For
@@ -48,13 +59,25 @@ class Execution {
   // Sums round to the dtype after each addition. The buffers are memory of the device. Returns when
   // peers have read all data that they need. If the link has a stream, this holds in its order.
   void run(machine::Link& link, machine::Reduction reduction, const std::byte* input,
-           std::byte* output);
+           std::byte* output, const ShareHooks& hooks = {});
+
+  // Returns the shares in the order of the hooks: of the output of all_gather, or of the input of
+  // reduce_scatter. Empty for other operations.
+  const std::vector<int>& share_order() const { return share_order_; }
 
  private:
   void prepare_order();
   void prepare_rounds(std::vector<Round> rounds, const std::vector<std::size_t>& action_of);
-  void run_in_order(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers);
-  void run_in_rounds(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers);
+  void run_in_order(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers,
+                    const ShareHooks& hooks);
+  void run_in_rounds(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers,
+                     const ShareHooks& hooks);
+  void order_shares(const CallKey& key, int ranks);
+  // Calls the hook for the shares of an action.
+  void call_at(std::size_t action, const std::function<void(int)>& hook) const {
+    if (hook)
+      for (const int share : shares_at_[action]) hook(share);
+  }
   std::byte* at(std::byte* const* buffers, Place place) const {
     return buffers[static_cast<std::size_t>(place.buffer)] + place.offset;
   }
@@ -85,6 +108,9 @@ class Execution {
   std::vector<Round> rounds_;           // of actions, for rendezvous links
   std::vector<std::size_t> staged_at_;  // by receive_reduce action: offset in staging_
   std::vector<machine::Transfer> transfers_;
+  std::vector<std::vector<int>> shares_at_;  // by action: read there first, or written there last
+  std::vector<int> untouched_;  // shares that no action reads or writes: in place, or empty
+  std::vector<int> share_order_;
 };
 
 }  // namespace collectives

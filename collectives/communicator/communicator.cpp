@@ -174,6 +174,22 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
   return *last_;
 }
 
+Execution* Communicator::plan_of(Operation operation, const Tensor& in, const Tensor& out) {
+  std::string_view algorithm = size() > 1 ? algorithms_.of(operation) : std::string_view();
+  if (algorithm == library || link_->stages(in.device())) return nullptr;
+  if (algorithm.empty())
+    algorithm = default_algorithm(operation, link_->transport(), in.bytes(), size());
+  const Call call{rank(), size(), 1, 0, inner_, nullptr};
+  return &execution({&find_algorithm(operation, algorithm),
+                     count_of(operation, call, in, out),
+                     in.dtype(),
+                     is_in_place(operation, 0, in, out),
+                     0,
+                     inner_,
+                     {}},
+                    call);
+}
+
 void Communicator::run(Operation operation, std::string_view algorithm, const Tensor& in,
                        const Tensor& out, machine::Reduction reduction, int root,
                        const std::shared_ptr<const TrafficMatrix>& traffic) {

@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -26,6 +27,7 @@
 #include "collectives/plan.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
+#include "machine/world/worker.h"
 #include "machine/world/world.h"
 
 namespace collectives {
@@ -92,6 +94,18 @@ class Communicator {
   // stream can wait for. Throws std::logic_error unless the link has a stream of its own.
   std::unique_ptr<machine::Event> run_apart(const std::function<void()>& queue_calls);
 
+  // Calls beside a rank's own work (overlapped_calls.cpp). Bytes, messages and bits of the result
+  // are those of run with the group's algorithm. A function queues work of the device's stream.
+  using OfShare = std::function<void(int share)>;
+  // Calls use(share) for every share of `out`, each as soon as it is there for later work.
+  void all_gather_while(const Tensor& in, const Tensor& out, const OfShare& use);
+  // Calls make(share), which writes that share of `in`, for every share. Made shares are on the
+  // wire while the next one is made.
+  void reduce_scatter_while(const Tensor& in, const Tensor& out, const OfShare& make);
+  // Runs the call beside work(). Neither writes what the other reads or writes.
+  void run_beside(Operation operation, const Tensor& in, const Tensor& out,
+                  const std::function<void()>& work);
+
   // Runs any operation by name. Ranks other than the root ignore `in` of broadcast and scatter, and
   // `out` of reduce and gather. The root's `in` of scatter and `out` of gather have size() times
   // the elements of a share. send_receive sends `in` to the next rank and receives `out` from the
@@ -116,6 +130,13 @@ class Communicator {
 
  private:
   Execution& execution(const CallKey& key, const Call& call);
+  // Returns the plan of a call by the group's algorithm. Null: the library's, or of tensors that
+  // the link stages.
+  Execution* plan_of(Operation operation, const Tensor& in, const Tensor& out);
+  // Where a call runs beside other work: in the link's stream, on a thread, or not at all.
+  enum class Beside : unsigned char { stream, thread, none };
+  Beside beside(const Tensor& tensor) const;
+  machine::Worker& worker();
   bool is_in_place(Operation operation, int root, const Tensor& in, const Tensor& out) const;
 
   machine::World& world_;
@@ -129,6 +150,8 @@ class Communicator {
   std::map<CallKey, std::vector<Round>> rounds_;  // by key with in_place false
   const CallKey* last_key_ = nullptr;
   Execution* last_ = nullptr;
+  std::string lane_;
+  std::unique_ptr<machine::Worker> worker_;  // last: its thread uses the others
 };
 
 }  // namespace collectives

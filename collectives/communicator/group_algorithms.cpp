@@ -61,6 +61,13 @@ void GroupAlgorithms::set(Operation operation, std::string_view name) {
     names_[operation] = name;
 }
 
+GroupAlgorithms algorithms_by_share(GroupAlgorithms others) {
+  for (const machine::Operation operation :
+       {machine::Operation::all_gather, machine::Operation::reduce_scatter})
+    others.set(operation, "ring");
+  return others;
+}
+
 GroupAlgorithms read_algorithms(std::string_view text, std::span<const Operation> operations,
                                 GroupAlgorithms others) {
   GroupAlgorithms all = std::move(others);

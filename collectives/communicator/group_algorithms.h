@@ -33,6 +33,10 @@ class GroupAlgorithms {
   std::map<Operation, std::string> names_;
 };
 
+// Returns the algorithms of a group whose calls run beside work on their shares: rings, in which
+// one share after the other arrives and leaves, the own share first and last.
+GroupAlgorithms algorithms_by_share(GroupAlgorithms others = {});
+
 // Reads the text of a group that has these operations: a name for all operations that have it
 // ("ring", "library", "ours"), or OPERATION=NAME, separated by commas. The other operations keep
 // `others`. Throws std::invalid_argument with the nearest operation or name.
