@@ -2,6 +2,7 @@
 
 #include "layers/region.h"
 #include "machine/base/reject.h"
+#include "machine/world/step_clock.h"
 
 namespace layers {
 
@@ -47,37 +48,46 @@ Matrix ColumnParallelLinear::own_columns(const Tensor& y) const {
   return gathers() ? own_columns_of(context_, y) : matrix(y);
 }
 
-void ColumnParallelLinear::forward(const Tensor& x, const Tensor& y, const Tensor& active) {
-  const Tensor part =
-      gathers() ? context_.tensor({y.rows(), out_ / context_.tp.size()}, Category::buffers) : y;
+void ColumnParallelLinear::multiply(const Tensor& x, const Tensor& y, const Tensor& active) const {
   const bool adds_bias = options_.bias && !options_.skip_bias_add;
-  {
-    const Tensor all = enter(context_, x);
-    const Matrix weight = weight_of(weight_.value).transposed();
-    if (context_.fused_epilogues && adds_bias && !gathers() &&
-        fused_gemm(context_.stream(), matrix(all), weight, bias_of(bias_.value),
-                   active ? y : Tensor(), active ? active : y))
-      return;
-    gemm(context_.stream(), matrix(all), weight, matrix(part));
-  }
-  if (adds_bias) context_.kernels().add_bias(part, bias_of(bias_.value), part);
-  if (gathers()) gather_columns(context_, part, y);
+  const Matrix weight = weight_of(weight_.value).transposed();
+  if (context_.fused_epilogues && adds_bias && !gathers() &&
+      fused_gemm(context_.stream(), matrix(x), weight, bias_of(bias_.value), active ? y : Tensor(),
+                 active ? active : y))
+    return;
+  gemm(context_.stream(), matrix(x), weight, matrix(y));
+  if (adds_bias) context_.kernels().add_bias(y, bias_of(bias_.value), y);
   if (active) context_.kernels().gelu(y, active);
 }
 
+void ColumnParallelLinear::forward(const Tensor& x, const Tensor& y, const Tensor& active) {
+  const Tensor part =
+      gathers() ? context_.tensor({y.rows(), out_ / context_.tp.size()}, Category::buffers) : y;
+  enter_while(context_, x, Category::buffers, context_.overlap.gathers_by_share(),
+              [&](const Tensor& all, RowRange rows) {
+                multiply(rows.of(all), rows.of(part), active ? rows.of(active) : Tensor());
+              });
+  if (gathers()) gather_columns(context_, part, y);
+}
+
+void ColumnParallelLinear::multiply_gradient(const Tensor& d_y, const Tensor& d_x) const {
+  gemm(context_.stream(), own_columns(d_y), weight_of(weight_.value), matrix(d_x));
+}
+
 void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x) {
-  const Tensor d_all = inside(context_, d_x);
-  gemm(context_.stream(), own_columns(d_y), weight_of(weight_.value), matrix(d_all));
-  leave(context_, d_all, d_x);
+  leave_while(
+      context_, d_x, context_.overlap.scatters_gradients_by_share(),
+      [&](const Tensor& all, RowRange rows) { multiply_gradient(rows.of(d_y), rows.of(all)); });
 }
 
 void ColumnParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) {
-  {
-    const Tensor all = enter(context_, x);
-    if (weight_.gradient)  // not frozen
-      gemm(context_.stream(), own_columns(d_y).transposed(), matrix(all),
-           weight_of(weight_.gradient), 1, 1);
-  }
+  add_gradients(enter(context_, x), d_y);
+}
+
+void ColumnParallelLinear::add_gradients(const Tensor& all_x, const Tensor& d_y) const {
+  if (weight_.gradient)  // not frozen
+    gemm(context_.stream(), own_columns(d_y).transposed(), matrix(all_x),
+         weight_of(weight_.gradient), 1, 1);
   if (!options_.bias || !bias_.gradient) return;
   const Tensor gradient = bias_of(bias_.gradient);
   if (!gathers()) return context_.kernels().accumulate_column_sums(d_y, gradient);
@@ -86,6 +96,26 @@ void ColumnParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) 
   context_.kernels().accumulate_column_sums(d_y, sums);
   context_.kernels().accumulate(sums.slice(context_.tp.rank() * gradient.size(), gradient.shape()),
                                 gradient);
+}
+
+void ColumnParallelLinear::backward(const Tensor& x, const Tensor& d_y, const Tensor& d_x) {
+  const Tensor d_all = inside(context_, d_x);
+  const auto multiply = [&] { multiply_gradient(d_y, d_all); };
+  Tensor all_x = x;
+  if (context_.sequence_parallel && context_.overlap.gathers_beside()) {
+    all_x = context_.tensor({context_.all_rows(x.rows()), x.cols()}, Category::buffers);
+    context_.tp.run_beside(machine::Operation::all_gather, x, all_x, multiply);
+  } else {
+    multiply();
+    all_x = enter(context_, x);
+  }
+  const auto add = [&] {
+    const machine::During weights(machine::Part::backward_weights);
+    add_gradients(all_x, d_y);
+  };
+  if (context_.overlap.reduces_beside()) return leave_beside(context_, d_all, d_x, add);
+  leave(context_, d_all, d_x);
+  add();
 }
 
 Parameters ColumnParallelLinear::parameters() {

@@ -48,10 +48,17 @@ class ColumnParallelLinear {
   void forward(const Tensor& x, const Tensor& y, const Tensor& active = {});
   void backward_input(const Tensor& d_y, const Tensor& d_x);
   void backward_weights(const Tensor& x, const Tensor& d_y);
+  // Both halves at once. With context.overlap the input is gathered beside the product of d_x, and
+  // d_x is reduced beside the product of the weights' gradient.
+  void backward(const Tensor& x, const Tensor& d_y, const Tensor& d_x);
 
   Parameters parameters();
 
  private:
+  // y, and gelu(y) if active, of some rows inside of the region.
+  void multiply(const Tensor& x, const Tensor& y, const Tensor& active) const;
+  void multiply_gradient(const Tensor& d_y, const Tensor& d_x) const;
+  void add_gradients(const Tensor& all_x, const Tensor& d_y) const;
   bool gathers() const { return options_.gather_output && context_.tp.size() > 1; }
   Matrix weight_of(const Tensor& tensor) const;  // [stacked * out/tp, in]
   Tensor bias_of(const Tensor& tensor) const;    // [stacked * out/tp]

@@ -13,6 +13,7 @@
 #include "collectives/communicator/communicator.h"
 #include "collectives/placement.h"
 #include "layers/context_parallel/context_parallel.h"
+#include "layers/tp_comm_overlap.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
 
@@ -30,6 +31,7 @@ struct Context {
   bool flash_attention = false;           // blockwise, without probabilities (attention.h)
   bool fused_epilogues = false;  // bias and GELU inside the product (machine/device/gemm.h)
   ContextParallel cp{};          // the split of the sequences; by default ranks have whole ones
+  TpCommOverlap overlap{};       // communication over tp beside products
 
   machine::Stream& stream() const { return device.stream(); }
   machine::Kernels& kernels() const { return device.stream().kernels(); }
@@ -51,6 +53,11 @@ struct Context {
     return sequence_parallel ? own * tp.size() : own;
   }
   std::int64_t first_row(std::int64_t own) const { return sequence_parallel ? own * tp.rank() : 0; }
+  // Returns whether a layer whose kept tensors are in memory of this category computes the
+  // gradients of its weights in backward_input: buffers, if backward_weights follows at once.
+  bool joins_halves(Category kept) const {
+    return tp.size() > 1 && kept == Category::buffers && overlap.joins_halves(sequence_parallel);
+  }
   // The placement of a parameter that is applied between the regions, to each rank's own rows.
   Placement between_regions() const { return {.gradient_partial_over_tp = sequence_parallel}; }
 };

@@ -67,7 +67,11 @@ struct LinearCase {
   // gather_output of a column-parallel layer, or not input_is_parallel of a row-parallel layer.
   bool whole = false;
   bool bias = true, skip_bias_add = false;
+  TpCommOverlap overlap{};
 };
+
+constexpr TpCommOverlap all_parts{.enabled = true};
+constexpr TpCommOverlap by_share{.enabled = true, .rs_dgrad = true};
 
 class Linear : public ::testing::TestWithParam<LinearCase> {
  protected:
@@ -118,6 +122,8 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
   Observed run(int dim_x, int dim_y) const {
     return observe(tp(), dtype(), [&](Rank& rank) {
       rank.context.sequence_parallel = GetParam().sequence_parallel;
+      rank.context.overlap = GetParam().overlap;
+      if (GetParam().overlap.enabled) rank.tp.set_algorithms(collectives::algorithms_by_share());
       Layer layer = make<Layer>(rank.context);
       set(rank, layer);
       const machine::Shape shape_x{tokens(), in}, shape_y{tokens(), out};
@@ -128,6 +134,8 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
       layer.forward(x_here, y);
       if constexpr (std::is_same_v<Layer, RowParallelLinear>) {
         layer.backward_weights(x_here, layer.backward_input(d_y_here, d_x));
+      } else if (rank.context.joins_halves(machine::Category::buffers)) {
+        layer.backward(x_here, d_y_here, d_x);
       } else {
         layer.backward_input(d_y_here, d_x);
         layer.backward_weights(x_here, d_y_here);
@@ -201,6 +209,14 @@ std::vector<LinearCase> linear_cases() {
       if (tp > 1)
         cases.push_back(
             {.tp = tp, .dtype = dtype, .tokens = 4, .sequence_parallel = true, .bias = false});
+      for (const TpCommOverlap& overlap : {all_parts, by_share})
+        for (const bool sequence_parallel : {false, true})
+          if (tp > 1)
+            cases.push_back({.tp = tp,
+                             .dtype = dtype,
+                             .tokens = 28,
+                             .sequence_parallel = sequence_parallel,
+                             .overlap = overlap});
     }
   }
   return cases;
@@ -211,7 +227,10 @@ std::string case_name(const ::testing::TestParamInfo<LinearCase>& info) {
          std::to_string(info.param.tokens) + "tokens" +
          (info.param.sequence_parallel ? "_sequence_parallel" : "") +
          (info.param.whole ? "_whole" : "") + (info.param.bias ? "" : "_without_bias") +
-         (info.param.skip_bias_add ? "_skips_bias" : "");
+         (info.param.skip_bias_add ? "_skips_bias" : "") +
+         (!info.param.overlap.enabled      ? ""
+          : info.param.overlap == by_share ? "_by_share"
+                                           : "_overlapped");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Linear, ::testing::ValuesIn(linear_cases()), case_name);

@@ -42,12 +42,14 @@ void Mlp::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Cat
       context_.kernels().gelu_backward(saved.inner, d_active, saved.d_inner);
   }
   saved.inner = Tensor();
-  fc1_.backward_input(saved.d_inner, d_x);
+  if (!context_.joins_halves(kept)) return fc1_.backward_input(saved.d_inner, d_x);
+  fc1_.backward(saved.x, saved.d_inner, d_x);
+  saved.x = saved.d_inner = Tensor();
 }
 
 void Mlp::backward_weights(Saved& saved) {
   fc2_.backward_weights(saved.active, saved.all_d_y);
-  fc1_.backward_weights(saved.x, saved.d_inner);
+  if (saved.x) fc1_.backward_weights(saved.x, saved.d_inner);
   saved = Saved();
 }
 

@@ -25,6 +25,8 @@ namespace layers {
 class Mlp {
  public:
   // Kept from forward to backward_weights. backward_input frees inner and adds d_inner.
+  // If it computes both halves of the first product (Context::joins_halves), x and the gradient of
+  // that product are freed, too.
   struct Saved {
     // x is the caller's; inner is the input of GELU, active its output, both [tokens, ffn/tp]. The
     // input of SwiGLU is twice as wide: (gate, up).

@@ -12,8 +12,14 @@
 // between regions. Without sequence parallelism they are one tensor. On one rank enter and leave do
 // nothing.
 //
+// With the overlap of tp_comm_overlap.h, products run beside the communication (enter_while,
+// leave_while, leave_beside).
+//
 // A matrix whose columns are split, [n, m/tp] on each rank: gather_columns all-gathers it into
 // [n, m]; its conjugate, own_columns_of, sends nothing.
+
+#include <cstdint>
+#include <functional>
 
 #include "layers/context.h"
 #include "machine/device/gemm.h"
@@ -62,6 +68,53 @@ inline void leave(const Context& context, const Tensor& inside, const Tensor& ou
     context.tp.reduce_scatter(inside, outside);
   else
     all_reduce_over_tp(context, outside);
+}
+
+// Rows [first, first + count) of all rows.
+struct RowRange {
+  std::int64_t first, count;
+  Tensor of(const Tensor& all) const { return all.row_range(first, count); }
+};
+using OfRows = std::function<void(const Tensor& inside, RowRange rows)>;
+
+// enter, and multiply for all rows. by_share: for the rows of one rank after the other, as soon as
+// they are there.
+inline Tensor enter_while(const Context& context, const Tensor& outside, Category category,
+                          bool by_share, const OfRows& multiply) {
+  if (!by_share || !context.sequence_parallel) {
+    Tensor inside = enter(context, outside, category);
+    multiply(inside, {0, inside.rows()});
+    return inside;
+  }
+  const std::int64_t own = outside.rows();
+  Tensor inside = context.tensor({context.all_rows(own), outside.cols()}, category);
+  context.tp.all_gather_while(outside, inside, [&](int share) {
+    multiply(inside, {share * own, own});
+  });
+  return inside;
+}
+
+// multiply for all rows, and leave. by_share: for the rows of one rank after the other, which are
+// sent while the next ones are multiplied.
+inline void leave_while(const Context& context, const Tensor& outside, bool by_share,
+                        const OfRows& multiply) {
+  const Tensor all = inside(context, outside);
+  if (!by_share || !context.sequence_parallel) {
+    multiply(all, {0, all.rows()});
+    return leave(context, all, outside);
+  }
+  const std::int64_t own = outside.rows();
+  context.tp.reduce_scatter_while(all, outside, [&](int share) {
+    multiply(all, {share * own, own});
+  });
+}
+
+// Calls work beside the communication of leave.
+inline void leave_beside(const Context& context, const Tensor& inside, const Tensor& outside,
+                         const std::function<void()>& work) {
+  context.tp.run_beside(context.sequence_parallel ? machine::Operation::reduce_scatter
+                                                  : machine::Operation::all_reduce,
+                        inside, outside, work);
 }
 
 }  // namespace layers

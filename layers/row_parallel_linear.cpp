@@ -22,19 +22,22 @@ Matrix RowParallelLinear::own_columns(const Tensor& x) const {
 }
 
 void RowParallelLinear::forward(const Tensor& x, const Tensor& y) {
-  {
-    const Tensor all = inside(context_, y);
-    gemm(context_.stream(), own_columns(x), matrix(weight_.value).transposed(), matrix(all));
-    leave(context_, all, y);
-  }
+  leave_while(context_, y, context_.overlap.scatters_by_share(),
+              [&](const Tensor& all, RowRange rows) {
+                gemm(context_.stream(), own_columns(rows.of(x)), matrix(weight_.value).transposed(),
+                     matrix(rows.of(all)));
+              });
   if (options_.bias && !options_.skip_bias_add) context_.kernels().add_bias(y, bias_.value, y);
 }
 
 Tensor RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x, Category kept) {
-  Tensor all = enter(context_, d_y, kept);
   const Tensor part =
       scatters() ? context_.tensor({d_x.rows(), in_ / context_.tp.size()}, Category::buffers) : d_x;
-  gemm(context_.stream(), matrix(all), matrix(weight_.value), matrix(part));
+  Tensor all = enter_while(context_, d_y, kept, context_.overlap.gathers_by_share(),
+                           [&](const Tensor& rows_of_all, RowRange rows) {
+                             gemm(context_.stream(), matrix(rows.of(rows_of_all)),
+                                  matrix(weight_.value), matrix(rows.of(part)));
+                           });
   if (scatters()) gather_columns(context_, part, d_x);
   return all;
 }

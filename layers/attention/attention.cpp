@@ -303,12 +303,14 @@ void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& save
   }
   rotate(saved.d_qkv, true);
   saved.qkv = saved.probabilities = saved.log_sum_exp = Tensor();
-  qkv_.backward_input(saved.d_qkv, d_x);
+  if (!context_.joins_halves(kept)) return qkv_.backward_input(saved.d_qkv, d_x);
+  qkv_.backward(saved.x, saved.d_qkv, d_x);
+  saved.x = saved.d_qkv = Tensor();
 }
 
 void Attention::backward_weights(Saved& saved) {
   projection_.backward_weights(saved.context, saved.all_d_y);
-  qkv_.backward_weights(saved.x, saved.d_qkv);
+  if (saved.x) qkv_.backward_weights(saved.x, saved.d_qkv);
   saved = Saved();
 }
 

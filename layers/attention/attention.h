@@ -57,6 +57,8 @@ class Attention {
  public:
   // Kept from forward to backward_weights. backward_input frees qkv, probabilities and log_sum_exp
   // and adds d_qkv.
+  // If it computes both halves of the first product (Context::joins_halves), x and the gradient of
+  // that product are freed, too.
   struct Saved {
     Tensor x, qkv, probabilities, log_sum_exp, context;  // x is the caller's
     Tensor all_d_y, d_qkv;            // of all rows; without sequence parallelism the caller's d_y

@@ -2,13 +2,15 @@
 // The storage of a stage's activations for backward: tokens split over tp between the
 // tensor-parallel regions, and activations recomputed instead of kept (Korthikanti et al. 2022,
 // arXiv:2205.05198). Names and valid combinations are Megatron-LM's. Only fused_epilogues changes
-// the arithmetic, by one rounding less. Recomputation gives the same bits.
+// the arithmetic, by one rounding less, and tp_comm the order of sums. Recomputation gives the same
+// bits.
 
 #include <cstddef>
 #include <string_view>
 #include <vector>
 
 #include "layers/gpt_config.h"
+#include "layers/tp_comm_overlap.h"
 
 namespace layers {
 
@@ -36,6 +38,7 @@ struct ActivationOptions {
   bool use_flash_attn = false;                // blockwise attention without stored probabilities
   bool cpu_checkpointing = false;  // the kept input of a group is in host memory (checkpoints.h)
   bool fused_epilogues = false;    // bias and GELU are part of cuBLASLt's products
+  TpCommOverlap tp_comm{};         // communication over tp beside products
 
   // Throws std::invalid_argument that names the key, its value and a valid value. sequence_parallel
   // and distribute_saved_activations require tp 2 or more and exclude each other; options of full

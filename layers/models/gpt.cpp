@@ -28,7 +28,8 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                options.recompute_granularity == RecomputeGranularity::selective,
                options.use_flash_attn,
                options.fused_epilogues,
-               cp},
+               cp,
+               options.tp_comm},
       checkpoints_(context_, options, checkpoint_host),
       stage_(stage),
       embedding_dropout_{context_, "embedding.dropout", config.hidden_dropout},
@@ -224,9 +225,9 @@ void GptStage::head_weights(Saved& saved) {
   observer_.gradients_ready(parameters);
 }
 
-void GptStage::block_weights(Saved& saved, std::size_t block) {
+void GptStage::block_weights(Saved& saved, std::size_t block, bool begun) {
   const machine::During weights(machine::Part::backward_weights);
-  observer_.before_gradients(blocks_[block]->parameters());
+  if (!begun) observer_.before_gradients(blocks_[block]->parameters());
   blocks_[block]->backward_weights(saved.blocks[block]);
   observer_.gradients_ready(blocks_[block]->parameters());
 }
@@ -274,10 +275,12 @@ void GptStage::run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_i
     for (std::size_t i = groups_[group].end; i-- > groups_[group].begin;) {
       const bool leaves_stage = i == 0 && !embedding_;
       const Tensor d_x = leaves_stage ? d_in : context_.tensor(shape, kept);
+      const bool joined = context_.joins_halves(kept);
+      if (joined) observer_.before_gradients(blocks_[i]->parameters());
       use(blocks_[i]->parameters(),
           [&] { blocks_[i]->backward_input(d_y, d_x, saved.blocks[i], kept); });
       d_y = d_x;
-      if (both) block_weights(saved, i);
+      if (both) block_weights(saved, i, joined);
     }
   }
   if (embedding_) {

@@ -137,7 +137,8 @@ class GptStage {
   void recompute(Saved& saved, std::size_t group, Category kept);
   void run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_in, Halves halves);
   void head_weights(Saved& saved);
-  void block_weights(Saved& saved, std::size_t block);
+  // begun: backward_input has added to some of the gradients.
+  void block_weights(Saved& saved, std::size_t block, bool begun = false);
   void embedding_weights(Saved& saved);
   template <class Work>
   void use(const Parameters& parameters, const Work& work) const;

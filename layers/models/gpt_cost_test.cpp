@@ -35,7 +35,8 @@ void PrintTo(const Costs& c, std::ostream* out) {
        << c.options.recompute_num_layers << (c.options.sequence_parallel ? ", sequence" : "")
        << (c.options.distribute_saved_activations ? ", distributed" : "")
        << (c.options.cpu_checkpointing ? ", on the host" : "")
-       << (c.options.use_flash_attn ? ", blockwise" : "") << (c.config.swiglu ? ", llama" : "")
+       << (c.options.use_flash_attn ? ", blockwise" : "")
+       << (c.options.tp_comm.enabled ? ", overlapped" : "") << (c.config.swiglu ? ", llama" : "")
        << (c.config.encoder() ? ", bert" : "") << (c.config.encoder_decoder() ? ", t5" : "")
        << (c.config.hidden_dropout > 0 ? ", dropping" : "");
 }
@@ -234,6 +235,11 @@ std::vector<Costs> cost_cases() {
         if (sequence_parallel && tp == 1) continue;
         options.sequence_parallel = sequence_parallel;
         cases.push_back({config, tp, stages, sequences, dtype, options});
+        if (tp > 1 && options.recompute_num_layers == 1) {
+          options.tp_comm.enabled = true;
+          cases.push_back({config, tp, stages, sequences, dtype, options});
+          options.tp_comm = {};
+        }
         if (stacks || options.recompute_num_layers > 1 ||
             options.recompute_granularity == RecomputeGranularity::selective)
           continue;

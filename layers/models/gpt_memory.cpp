@@ -113,7 +113,8 @@ struct Row {
 };
 
 // clang-format off
-std::vector<Row> block_rows(const Sizes& z, std::size_t block) {
+// joined: backward computes both halves of the first product of attention and of the perceptron.
+std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
   enum Moment : int {
     norm1 = forward, qkv, split, core, context, projection,
     cross_norm, cross_q, cross_kv, cross_core, cross_context, cross_projection, fc1, fc2, end,
@@ -128,8 +129,10 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block) {
   const std::size_t q = crossed(z.M / z.t), P = crossed(z.P), gathered = crossed(z.gathered),
                     own = crossed(z.own);
   const bool cross = own > 0;
+  const std::size_t beside = joined ? z.gathered : 0, later_again = z.gathered - beside;
+  const int qkv_end = joined ? d_qkv : w_attention, fc1_end = joined ? d_fc1 : w_mlp;
   return {
-      {saved, "norm1", z.own, norm1, w_attention},
+      {saved, "norm1", z.own, norm1, qkv_end},
       {saved, "statistics of norm1", z.R, norm1, done},
       {saved, "residual", z.own, norm1, done},
       {now,   "norm1 of all rows", z.gathered, qkv, qkv},
@@ -162,7 +165,7 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block) {
       {now,   "crossed before its scatter", gathered, cross_projection, cross_projection},
       {saved, "encoder's end before its norm", ended(z.own), norm1, done},
       {saved, "statistics of that norm", ended(z.R), end, done},
-      {saved, "norm2", z.own, fc1, w_mlp},
+      {saved, "norm2", z.own, fc1, fc1_end},
       {saved, "statistics of norm2", z.R, fc1, done},
       {now,   "norm2 of all rows", z.gathered, fc1, fc1},
       {saved, "inner", z.inner, fc1, d_mlp},
@@ -172,9 +175,10 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block) {
       {later, "d_y dropped", z.dropped, d_mlp, z.gathered > 0 ? d_fc1 : w_mlp},
       {later, "d_y of all rows", z.gathered, d_mlp, w_mlp},
       {later, "d_norm2", z.own, d_mlp, done},
-      {later, "d_inner", z.inner, d_mlp, w_mlp},
+      {later, "d_inner", z.inner, d_mlp, fc1_end},
       {now,   "d_active", z.ffn, d_mlp, d_mlp},
       {now,   "d_norm2 before its scatter", z.gathered, d_fc1, d_fc1},
+      {now,   "norm2 of all rows beside it", beside, d_fc1, d_fc1},
       {later, "d_unnormed of the encoder's end", ended(z.own), d_mlp, done},
       {later, "d_crossed", own, d_norm2, z.passes_on() ? w_cross : d_cross_norm},
       {later, "d_cross_norm", own, d_cross, done},
@@ -193,7 +197,7 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block) {
       {later, "d_residual dropped", z.dropped, d_again, z.gathered > 0 ? d_qkv : w_attention},
       {later, "d_residual of all rows", z.gathered, d_core, w_attention},
       {later, "d_norm1", z.own, d_again, done},
-      {later, "d_qkv", z.qkv, z.over_cp ? d_join : d_again, w_attention},
+      {later, "d_qkv", z.qkv, z.over_cp ? d_join : d_again, qkv_end},
       {now,   "gradients of q, k and v", z.over_cp ? z.qkv : 0, d_core, d_join},
       {now,   "backward of attention over cp", z.context.backward.buffers, d_core, d_core},
       {now,   "its end", z.context.backward.buffers_at_end, d_return, d_return},
@@ -203,10 +207,11 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block) {
       {now,   "probabilities dropped, then d_scores", z.P, d_core, d_core},
       {now,   "gradient of the relative bias", z.pairs * z.A + z.table * (z.A + z.E), d_core, d_core},
       {now,   "d_norm1 before its scatter", z.gathered, d_qkv, d_qkv},
+      {now,   "norm1 of all rows beside it", beside, d_qkv, d_qkv},
 
-      {now,   "norm2 of all rows again", z.gathered, w_mlp, w_mlp},
+      {now,   "norm2 of all rows again", later_again, w_mlp, w_mlp},
       {now,   "cross norm or encoded rows again", gathered, w_cross, w_cross},
-      {now,   "norm1 of all rows again", z.gathered, w_attention, w_attention},
+      {now,   "norm1 of all rows again", later_again, w_attention, w_attention},
   };
 }
 
@@ -288,7 +293,9 @@ Passage::Passage(const Sizes& z, const ActivationOptions& options, bool apart)
   run(z, apart);
   for (auto& changes : changes_) changes.resize(static_cast<std::size_t>(end) + 1);
   if (z.first_stage) hold(parts_.front(), embedding_rows(z));
-  for (std::size_t block = 0; block < z.L; ++block) hold(parts_[block + 1], block_rows(z, block));
+  const bool joined = !apart && z.t > 1 && options.tp_comm.joins_halves(options.sequence_parallel);
+  for (std::size_t block = 0; block < z.L; ++block)
+    hold(parts_[block + 1], block_rows(z, block, joined));
   if (z.last_stage) hold(parts_.back(), head_rows(z));
   hold_borders(z, options);
 }

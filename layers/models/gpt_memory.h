@@ -25,6 +25,10 @@
 // 3as/(ht) are dropout (masks, and the dropped probabilities). We keep neither of them, because
 // both are recomputed. They leave out the statistics of the norms.
 //
+// With the bulk forms of tp_comm_overlap.h (both halves together) backward holds the gathered input
+// of a product beside the gradient that is reduced, M more, and frees the norm and the gradient of
+// the product's output after them.
+//
 // One layer, recomputed or not, holds after backward_input until backward_weights:
 //   8 M/c + (Q + M + G + F)/t + 2 R, and with sequence parallelism 2 M - 2 M/c more, because d_y
 //   and d_residual have all rows. hidden_dropout does not change the size: it keeps these two after

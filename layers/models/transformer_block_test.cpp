@@ -17,13 +17,14 @@ const GptConfig gpt2{.hidden = 32, .heads = 8, .sequence = 6};
 const GptConfig shapes[] = {gpt2, llama(gpt2)};
 
 Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype rounded_to,
-             bool sequence_parallel = false) {
+             bool sequence_parallel = false, bool overlap = false) {
   const std::int64_t rows = std::int64_t{sequences} * config.sequence;
   const machine::Shape shape{rows, config.hidden};
   const std::vector<double> x = random_values(shape.size(), 1, rounded_to);
   const std::vector<double> d_y = random_values(shape.size(), 2, rounded_to);
   return observe(tp, dtype, [&](Rank& rank) {
     rank.context.sequence_parallel = sequence_parallel;
+    rank.context.overlap.enabled = overlap;
     const int cut = cut_of_rows(sequence_parallel);
     const machine::Shape own{rank.context.own_rows(rows), config.hidden};
     TransformerBlock block(rank.context, "block", config);
@@ -36,7 +37,8 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
     {
       TransformerBlock::Saved saved;
       block.forward(scatter(rank, x, shape, cut), y, saved, Category::activations);
-      block.backward_input(scatter(rank, d_y, shape, cut), d_x, saved, Category::activations);
+      block.backward_input(scatter(rank, d_y, shape, cut), d_x, saved,
+                           overlap ? Category::buffers : Category::activations);
       block.backward_weights(saved);
       EXPECT_EQ(rank.world.device().ledger().current(Category::activations), 0u);
     }
@@ -74,7 +76,9 @@ TEST_P(TransformerBlockTypes, EveryDegreeIsNearDouble) {
         const double bound = norm_bound_from_double(GetParam(), 1, config.ffn());
         expect_within(run(config, tp, GetParam(), sequences, GetParam()), exact, bound);
         if (tp > 1 && sequences * config.sequence % tp == 0)
-          expect_within(run(config, tp, GetParam(), sequences, GetParam(), true), exact, bound);
+          for (const bool overlap : {false, true})
+            expect_within(run(config, tp, GetParam(), sequences, GetParam(), true, overlap), exact,
+                          bound);
       }
     }
   }
