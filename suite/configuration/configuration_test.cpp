@@ -205,6 +205,39 @@ TEST_F(Configuration, AcceptsMegatronArgumentsUnchanged) {
   EXPECT_EQ(t.precision.dtype, machine::Dtype::float16);
 }
 
+TEST_F(Configuration, ReadsThePartsOfTpCommOverlap) {
+  const std::string model =
+      "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 8 --vocab-size 64 "
+      "--micro-batch-size 1 --global-batch-size 4 --tensor-model-parallel-size 2 ";
+  const auto parts = [&](const std::string& arguments) {
+    const std::string path = folder("arguments.sh");
+    write_bytes(path, model + arguments);
+    return resolve({.megatron_file = path, .gpus = 2});
+  };
+  using layers::TpCommOverlap;
+  EXPECT_EQ(parts("--sequence-parallel").config.activations.tp_comm, TpCommOverlap());
+  EXPECT_EQ(parts("--sequence-parallel --tp-comm-overlap").config.activations.tp_comm,
+            (TpCommOverlap{.enabled = true}));
+  EXPECT_EQ(
+      parts("--sequence-parallel --tp-comm-overlap --disable-tp-comm-bulk-dgrad "
+            "--disable-tp-comm-overlap-rs --tp-comm-overlap-rs-dgrad")
+          .config.activations.tp_comm,
+      (TpCommOverlap{.enabled = true, .split_rs = false, .bulk_dgrad = false, .rs_dgrad = true}));
+  // Without sequence parallelism only the all-reduce runs beside a product.
+  const std::vector<std::string> warnings =
+      parts("--tp-comm-overlap --disable-tp-comm-bulk-dgrad").warnings;
+  ASSERT_EQ(warnings.size(), 1u);
+  expect_words(warnings[0], {"--tp-comm-bulk-dgrad", "--sequence-parallel"});
+
+  Sources sources = of(R"({"train_batch_size": 4,
+      "tensor_parallel": {"autotp_size": 2, "tp_overlap_comm": true}})",
+                       2);
+  sources.words = words_of("model",
+                           "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 8 "
+                           "--vocab-size 64");
+  EXPECT_EQ(resolve(sources).config.activations.tp_comm, (TpCommOverlap{.enabled = true}));
+}
+
 TEST_F(Configuration, SequenceParallelSizeIsUlyssesOverContiguousPositions) {
   const std::string model =
       "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 8 --vocab-size 64";

@@ -89,6 +89,10 @@ GroupAlgorithms group_algorithms(const TrainingConfig& config, std::string_view 
       for (const Operation operation : one.operations)
         if (!in_one_order || !collectives::reduces(operation))
           usual.set(operation, collectives::library);
+    const layers::ActivationOptions& activations = config.activations;
+    if (group == "tp" && activations.tp_comm.enabled && activations.sequence_parallel &&
+        !in_one_order)
+      usual = collectives::algorithms_by_share(usual);
     GroupAlgorithms names = read(one, usual);
     for (const Operation operation : one.operations) {
       const std::string_view name = names.of(operation);

@@ -104,6 +104,12 @@ std::span<const Word> words() {
       {"--checkpoint-in-cpu", "cpu-checkpointing"},
       {"--partition-activations", "--distribute-saved-activations"},
       {"--use-flash-attn-v2", "--use-flash-attn"},
+      {"--disable-tp-comm-overlap-ag", "--tp-comm-overlap-ag", {{"true", "false"}}},
+      {"--disable-tp-comm-overlap-rs", "--tp-comm-overlap-rs", {{"true", "false"}}},
+      {"--disable-tp-comm-bulk-dgrad", "--tp-comm-bulk-dgrad", {{"true", "false"}}},
+      {"--disable-tp-comm-bulk-wgrad", "--tp-comm-bulk-wgrad", {{"true", "false"}}},
+      older("--tp-comm-split-ag", "--tp-comm-overlap-ag"),
+      older("--tp-comm-split-rs", "--tp-comm-overlap-rs"),
   };
   return all;
 }

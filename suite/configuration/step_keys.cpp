@@ -41,6 +41,11 @@ const Needs no_decay_iters{"neither --lr-decay-iters nor scheduler.type", [](Con
                              return c.schedule.type.empty() && !c.schedule.lr_decay_iters;
                            }};
 const Needs tp{"--tensor-model-parallel-size above 1", [](Config c) { return c.degrees.tp > 1; }};
+const Needs overlap{"--tp-comm-overlap and --tensor-model-parallel-size above 1",
+                    [](Config c) { return c.activations.tp_comm.enabled && c.degrees.tp > 1; }};
+const Needs overlap_of_rows{"--tp-comm-overlap and --sequence-parallel", [](Config c) {
+                              return overlap.met(c) && c.activations.sequence_parallel;
+                            }};
 const Needs cp{"--context-parallel-size above 1", [](Config c) { return c.degrees.cp > 1; }};
 const Needs hybrid{"--cp-comm-type a2a+p2p", [](Config c) { return c.context.is_hybrid(); }};
 const Needs pp{"--pipeline-model-parallel-size above 1", [](Config c) { return c.degrees.pp > 1; }};
@@ -123,6 +128,13 @@ std::vector<Key> step_keys() {
           {.least = 1, .most = 1e7}),
       axis("--sequence-parallel", "", AT(activations.sequence_parallel),
            "tokens sharded over tp between the tensor-parallel regions", {}, &tp),
+      axis("--tp-comm-overlap", "tensor_parallel.tp_overlap_comm", AT(activations.tp_comm.enabled),
+           "communication of tp beside matrix products", {}, &tp),
+      row("--tp-comm-overlap-ag", "", AT(activations.tp_comm.split_ag), {}, &overlap_of_rows),
+      row("--tp-comm-overlap-rs", "", AT(activations.tp_comm.split_rs), {}, &overlap_of_rows),
+      row("--tp-comm-bulk-dgrad", "", AT(activations.tp_comm.bulk_dgrad), {}, &overlap_of_rows),
+      row("--tp-comm-bulk-wgrad", "", AT(activations.tp_comm.bulk_wgrad), {}, &overlap),
+      row("--tp-comm-overlap-rs-dgrad", "", AT(activations.tp_comm.rs_dgrad), {}, &overlap_of_rows),
       axis("--recompute-granularity", "", AT(activations.recompute_granularity),
            "activations that backward recomputes", {.choices = {"none", "selective", "full"}}),
       axis("--recompute-method", "", AT(activations.recompute_method),

@@ -88,7 +88,6 @@ constexpr Reason refused[] = {
      "Megatron's --sequence-parallel", "pipeline.pipe_partitioned=* pipeline.grad_partitioned=*"},
     {"DeepSpeed has no such key and ignores it", "pipeline.stages", "pipeline_parallel.enabled"},
     {"degrees must divide extents", "", "tensor_parallel.tp.tp_grain_size=1"},
-    {missing, "zero_optimization.overlap_comm", "tensor_parallel.tp_overlap_comm=false"},
     {only_gpt, "tensor_parallel.autotp_size",
      "tensor_parallel.partition_config tensor_parallel.preset_model"},
     {only_gpt, "",
@@ -117,7 +116,8 @@ constexpr Reason refused[] = {
     {"matrix products in 8 bits are not implemented", "--bf16",
      "--fp8-format --fp8-recipe --fp8-param-gather --fp8-amax-history-len "
      "--fp8-amax-compute-algo"},
-    {missing, "--overlap-grad-reduce", "--tp-comm-overlap"},
+    {"the products' own buffers are not shared with peers", "--tp-comm-overlap",
+     "--tp-comm-overlap-cfg --tp-comm-bootstrap-backend"},
     {"a head has hidden-size / num-attention-heads columns", "", "--kv-channels"},
     {"all columns of a head are rotated", "", "--rotary-percent=1"},
     {missing, "--swiglu", "--squared-relu"},

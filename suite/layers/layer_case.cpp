@@ -35,6 +35,7 @@ std::string why_no_case(const LayerTraits& traits, const LayerCase& c) {
   if (c.use_flash_attn && c.recomputes_core())
     return "recompute-granularity selective does not support use-flash-attn, which keeps no "
            "probabilities";
+  if (c.tp_comm_overlap && c.ranks == 1) return "tp-comm-overlap requires ranks 2 or more (got 1)";
   if (!c.sequence_parallel) return {};
   if (c.ranks == 1) return "sequence-parallel requires ranks 2 or more (got 1)";
   return not_divided("sequence-parallel: micro-batch-size x seq-length", c.tokens(), "ranks",
@@ -46,7 +47,7 @@ std::string why_no_case(const LayerTraits& traits, const LayerCase& c) {
 LayerCase LayerCase::whole() const {
   LayerCase alone = *this;
   alone.ranks = 1;
-  alone.sequence_parallel = false;
+  alone.sequence_parallel = alone.tp_comm_overlap = false;
   alone.recompute_granularity = "none";
   alone.use_flash_attn = false;
   return alone;
@@ -106,6 +107,12 @@ std::vector<collectives::CollectiveCalls> calls(const LayerCase& c, Borders bord
   return found;
 }
 
+std::array<std::vector<collectives::CollectiveCalls>, 3> calls_of_two_products(const LayerCase& c) {
+  const int again = c.joins_halves() ? 1 : 0;
+  return {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1 + again, .outward = 1}),
+          calls(c, {.inward = 1 - again})};
+}
+
 Sweep<LayerCase> layer_sweep(const LayerTraits& traits) {
   using Case = LayerCase;
   using Variations = std::vector<harness::Variation>;
@@ -117,6 +124,7 @@ Sweep<LayerCase> layer_sweep(const LayerTraits& traits) {
       .axis("dtype", &Case::dtype, Dtype::float32, dtypes)
       .axis("ranks", &Case::ranks, 2)
       .axis("sequence-parallel", &Case::sequence_parallel, false);
+  if (traits.has_products) sweep.axis("tp-comm-overlap", &Case::tp_comm_overlap, false);
   if (traits.has_architecture)
     sweep.axis("architecture", &Case::architecture, "gpt2", {"gpt2", "llama"});
   if (traits.has_heads)
@@ -160,6 +168,22 @@ Sweep<LayerCase> layer_sweep(const LayerTraits& traits) {
   matrix("one rank", {Transport::shared_memory}, {1}, {});
   matrix("matrix", {Transport::shared_memory, Transport::mpi}, {2, 4, 8}, {});
   matrix("three ranks", {Transport::shared_memory, Transport::mpi}, {3}, six_heads);
+
+  if (traits.has_products) {
+    const auto overlap = vary(&Case::tp_comm_overlap, {true}),
+               rows = vary(&Case::sequence_parallel, {false, true});
+    slice(acceptance, "overlap",
+          {vary(&Case::transport, {Transport::shared_memory, Transport::mpi}),
+           vary(&Case::dtype, dtypes), vary(&Case::ranks, {2, 4, 8}), rows, overlap},
+          {shapes});
+    slice(quick, "overlap", {vary(&Case::ranks, {4}), rows, overlap}, {llama});
+    slice(smoke, "overlap",
+          {vary(&Case::ranks, {2, 4}), rows, overlap, vary(&Case::seq_length, {6})}, {});
+    slice(smoke, "overlap, edges",
+          {vary(&Case::ranks, {3}), vary(&Case::sequence_parallel, {true}), overlap,
+           vary(&Case::micro_batch_size, {1}), vary(&Case::seq_length, {3})},
+          {six_heads});
+  }
 
   // Covers each way to keep activations once. Llama's shape runs with four ranks and with blockwise
   // attention.

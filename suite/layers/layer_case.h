@@ -25,6 +25,7 @@ struct LayerCase {
   Dtype dtype{};
   std::string architecture = "gpt2";  // or "llama"
   bool sequence_parallel = false;
+  bool tp_comm_overlap = false;
   std::string recompute_granularity = "none";
   bool use_flash_attn = false;
   // Megatron's arguments. A unit has the axes that apply to its layer.
@@ -41,6 +42,9 @@ struct LayerCase {
   // heads of queries per head of keys and values, and 3 h columns of SwiGLU.
   layers::GptConfig model() const;
   bool recomputes_core() const { return recompute_granularity == "selective"; }
+  // Returns whether backward_input computes the gradients of the first product's weights, too
+  // (layers/tp_comm_overlap.h).
+  bool joins_halves() const { return tp_comm_overlap && ranks > 1; }
   // Returns the number of rows that a rank holds between tensor-parallel regions.
   std::int64_t own_rows() const { return sequence_parallel ? tokens() / ranks : tokens(); }
   // Returns the same layer on one rank, with plain attention and without recomputation.
@@ -69,6 +73,7 @@ struct LayerTraits {
   bool gives_loss = false;    // one double, instead of y [tokens, hidden]; without d_y
   bool has_heads = false, has_vocabulary = false;
   bool has_architecture = false;  // differs between GPT-2 and Llama
+  bool has_products = false;      // beside which tp can communicate
   // Every degree gives the same bits, because each element is computed on one rank. The sums of
   // sequence parallelism over ranks are an exception.
   bool same_bits_at_every_degree = false;
@@ -89,6 +94,10 @@ struct LayerSizes {
   std::size_t n, h, t, c, E, A, M, own,
       gathered;   // own: M/c; gathered: M if rows are sharded, else 0
   std::size_t R;  // of the statistics of a norm: 2 n A/c of LayerNorm, n A/c of RMSNorm
+  // Returns the bytes of all rows that the backward of the first product holds at once: x or d_x.
+  std::size_t rows_of_first(const LayerCase& one) const {
+    return (one.joins_halves() ? 2 : 1) * gathered;
+  }
   // Returns the bytes of a rank's part of `whole` columns, for all rows.
   std::size_t columns(std::int64_t whole) const {
     return E * n * static_cast<std::size_t>(whole) / t;
@@ -106,6 +115,9 @@ struct Borders {
   int inward = 0, outward = 0, row_values = 0;
 };
 std::vector<collectives::CollectiveCalls> calls(const LayerCase& c, Borders borders);
+// Returns the calls of the three passes of a column-parallel product and a row-parallel one. The
+// input of the first is gathered again for its weights.
+std::array<std::vector<collectives::CollectiveCalls>, 3> calls_of_two_products(const LayerCase& c);
 
 struct LayerClaims {
   // The extents that tp must divide, by name.

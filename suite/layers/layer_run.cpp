@@ -36,7 +36,13 @@ LayerRun::LayerRun(machine::Device& device, collectives::Communicator& tp, const
                    const LayerTraits& traits, std::uint64_t seed)
     : case_(c),
       ends_(traits.ends(c)),
-      context_{device, tp, c.dtype, c.sequence_parallel, c.recomputes_core(), c.use_flash_attn},
+      context_{.device = device,
+               .tp = tp,
+               .dtype = c.dtype,
+               .sequence_parallel = c.sequence_parallel,
+               .recompute_core_attention = c.recomputes_core(),
+               .flash_attention = c.use_flash_attn,
+               .overlap = {.enabled = c.tp_comm_overlap}},
       seed_(seed),
       layer_(traits.make(context_, std::string(traits.name), c)) {
   const auto random_rows = [&](std::uint64_t which, std::int64_t columns, std::int64_t own) {

@@ -21,9 +21,11 @@ LayerShell::LayerShell(const Case& c, Context& context, const LayerTraits& trait
       context_(context),
       traits_(traits),
       claims_(traits.claims(c)),
-      tp_(context.world, context.group, c.transport),
+      tp_(context.world, context.group, c.transport,
+          c.tp_comm_overlap ? machine::LinkStream::own : machine::LinkStream::of_device),
       memory_(context.device.ledger()),
       run_(context.device, tp_, c, traits, context.seed) {
+  if (c.tp_comm_overlap) tp_.set_algorithms(collectives::algorithms_by_share());
   run_.add_earlier_gradients(run_.partial_gradients(), tp_.rank(), 1);
   context.device.stream().synchronize();
   memory_.reset();

@@ -1,6 +1,7 @@
 // Claim: the perceptron sharded over tp gives the whole perceptron's result. It sends one
 // all-reduce forward and one backward (with sequence parallelism an all-gather and a reduce-scatter
-// each, and an all-gather for the weights). It keeps input and output of GELU, [tokens, 4 hidden] /
+// each, and an all-gather for the weights), also if it communicates beside the products
+// (tp-comm-overlap). It keeps input and output of GELU, [tokens, 4 hidden] /
 // tp each, or of SwiGLU, whose input is twice as wide (Shazeer 2020, arXiv:2002.05202; Shoeybi et
 // al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4).
 #include "layers/mlp.h"
@@ -21,13 +22,12 @@ LayerClaims claims(const LayerCase& c) {
   return {
       .cut = {{gated ? "3 x hidden-size" : "4 x hidden-size", f}},
       .parameters = weights + (gated ? 0 : f / t + h),
-      .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
-                calls(c, {.inward = 1})},
+      .calls = calls_of_two_products(c),
       .saved = inner + active,
       .saved_for_weights = active,
       // Backward keeps d_inner and d_y of all rows until it ends. It frees d_active before it
-      // allocates x or d_x of all rows.
-      .buffers = std::max(z.gathered, inner + z.gathered + std::max(active, z.gathered)),
+      // allocates x or d_x of all rows. With tp-comm-overlap it holds both at once.
+      .buffers = std::max(z.gathered, inner + z.gathered + std::max(active, z.rows_of_first(c))),
       .flops = 3.0 * 2 * static_cast<double>(c.tokens() * weights),
       .longest_sum = std::max(gated ? 2 * f : f, c.tokens()),
   };
@@ -39,6 +39,7 @@ constexpr LayerTraits traits{
     .claims = claims,
     .make = make_layer<SavingLayer<layers::Mlp>>,
     .has_architecture = true,
+    .has_products = true,
     .limit_applies = true};
 const bool registered = harness::add<LayerUnit<traits>>();
 

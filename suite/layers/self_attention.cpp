@@ -29,15 +29,15 @@ LayerClaims claims(const LayerCase& c) {
   return {
       .cut = {{"num-attention-heads", c.num_attention_heads}, {"num-query-groups", groups}},
       .parameters = h * (qkv_columns + h) / t + biases,
-      .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
-                calls(c, {.inward = 1})},
+      .calls = calls_of_two_products(c),
       .saved = qkv + part + (P - again) + (blockwise ? rows * z.A : 0),
       .saved_for_weights = part,
       // Forward holds the scores, and the probabilities if they are recomputed. Backward keeps
       // d_qkv and d_y of all rows until it ends. It frees d_context, d_scores and recomputed
-      // probabilities before it allocates x or d_x of all rows.
-      .buffers = std::max(
-          {z.gathered, P + again, qkv + z.gathered + std::max(part + P + again, z.gathered)}),
+      // probabilities before it allocates x or d_x of all rows. With tp-comm-overlap it holds both
+      // at once.
+      .buffers = std::max({z.gathered, P + again,
+                           qkv + z.gathered + std::max(part + P + again, z.rows_of_first(c))}),
       // Megatron-LM counts the causal half of core attention.
       .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (h * (qkv_columns + h) + s * h)) /
                static_cast<double>(t),
@@ -50,7 +50,8 @@ constexpr LayerTraits traits{.name = "self_attention",
                              .claims = claims,
                              .make = make_layer<SavingLayer<layers::Attention>>,
                              .has_heads = true,
-                             .has_architecture = true};
+                             .has_architecture = true,
+                             .has_products = true};
 const bool registered = harness::add<LayerUnit<traits>>();
 
 }  // namespace

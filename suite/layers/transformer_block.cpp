@@ -24,22 +24,29 @@ LayerClaims claims(const LayerCase& c) {
       .dtype = c.dtype,
       .options = {.sequence_parallel = c.sequence_parallel,
                   .recompute_granularity = layers::recompute_granularity(c.recompute_granularity),
-                  .use_flash_attn = c.use_flash_attn}};
+                  .use_flash_attn = c.use_flash_attn,
+                  .tp_comm = {.enabled = c.tp_comm_overlap}}};
   const layers::StageMemory memory = layers::stage_memory(model, middle);
   const LayerSizes z(c);
   const bool gated = model.swiglu;
   const std::int64_t h = c.hidden_size, f = model.ffn(), qkv = model.qkv();
   const std::int64_t weights = h * (qkv + h) + (gated ? 3 : 2) * f * h;
+  auto input = layers::backward_input_calls(model, middle),
+       of_weights = layers::backward_weights_calls(model, middle);
+  if (c.joins_halves()) {
+    input.insert(input.end(), of_weights.begin(), of_weights.end());
+    of_weights.clear();
+  }
   return {
       .cut = {{"num-attention-heads", c.num_attention_heads},
               {"num-query-groups", model.query_groups()},
               {gated ? "3 x hidden-size" : "4 x hidden-size", f}},
       .parameters = layers::stage_parameters_count(model, middle),
-      .calls = {layers::forward_calls(model, middle), layers::backward_input_calls(model, middle),
-                layers::backward_weights_calls(model, middle)},
+      .calls = {layers::forward_calls(model, middle), input, of_weights},
       .saved = memory.saved,
-      // The inputs of the matrices and of the norms, and the statistics of the norms.
-      .saved_for_weights = 3 * z.own + z.columns(h + f) + 2 * z.R,
+      // The inputs of the matrices and of the norms, and the statistics of the norms. With
+      // tp-comm-overlap the gradients of the first matrices are done.
+      .saved_for_weights = (c.joins_halves() ? 1 : 3) * z.own + z.columns(h + f) + 2 * z.R,
       .buffers = std::max(memory.forward_buffers, memory.backward_buffers),
       .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (weights + c.seq_length * h)) / c.ranks,
       .longest_sum = std::max<std::int64_t>(gated ? 2 * f : f, c.tokens()),
@@ -52,7 +59,8 @@ constexpr LayerTraits traits{
     .claims = claims,
     .make = make_layer<SavingLayer<layers::TransformerBlock>>,
     .has_heads = true,
-    .has_architecture = true};
+    .has_architecture = true,
+    .has_products = true};
 const bool registered = harness::add<LayerUnit<traits>>();
 
 }  // namespace

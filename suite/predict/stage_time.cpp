@@ -175,10 +175,12 @@ void add_tp(const TrainingConfig& config, const Cluster& cluster, const Software
   const double input = tp_seconds(layers::backward_input_calls(shape, kept), cluster, tp);
   const double again = tp_seconds(layers::backward_input_calls(shape, one), cluster, tp) - input;
   const double weights = tp_seconds(layers::backward_weights_calls(shape, one), cluster, tp);
-  const bool parts = software.tp_overlap && config.activations.sequence_parallel;
+  const layers::TpCommOverlap& own = config.activations.tp_comm;
+  const bool parts =
+      (software.tp_overlap || own.gathers_by_share()) && config.activations.sequence_parallel;
   add_tp(out.forward, forward, parts ? out.forward.gemm : 0, parts, t);
   add_tp(out.recompute, again, parts ? out.recompute.gemm : 0, parts, t);
-  const bool beside = software.tp_beside_weights;
+  const bool beside = software.tp_beside_weights || own.reduces_beside();
   // Half of the collectives of backward follow the product whose weights' gradients come next.
   add_tp(out.backward_input, input / 2, beside ? out.backward_weights.gemm / 2 : 0, false, t);
   // The other half of that product hides the inputs that are gathered again.

@@ -39,7 +39,6 @@ struct GptStep : StepUnit {
     using enum Profile;
     harness::Sweep<Case> sweep = step_sweep(request, {{"global-batch-size", "24"}});
     const auto floats = vary("dtype", {"float", "bfloat16"});
-    const auto in_float = vary("dtype", {"float"});
     const auto in_bfloat16 = vary("dtype", {"bfloat16"});
     const auto mpi = vary("transport", {"mpi"});
     const auto stages = vary("zero-stage", {"0", "1", "2", "3"});
@@ -79,7 +78,7 @@ struct GptStep : StepUnit {
     // the same place as the states, or the states are on the device.
     const auto elsewhere = vary("offload_optimizer", {"cpu", "nvme"});
     add(full, "offload", {in_bfloat16, stages, elsewhere}, every);
-    add(full, "offload", {in_float, stages, elsewhere},
+    add(full, "offload", {vary("dtype", {"float"}), stages, elsewhere},
         grids({2, 4, 8}, {2}, {1, 2, 4}, {1, 2, 4}));
     for (const auto& [values, others] :
          {std::pair("cpu", std::vector<std::string>{"none", "nvme"}), {"nvme", {"none", "cpu"}}}) {
@@ -90,7 +89,7 @@ struct GptStep : StepUnit {
           tp_and_dp);
     }
 
-    const auto batch = vary("global-batch-size", {"8"});
+    const auto overlap = vary("tp-comm-overlap", {"on"}), batch = vary("global-batch-size", {"8"});
     const auto tp_and_pp = grids({4}, {2}, {2}, {1}), three = grids({8}, {2}, {2}, {2});
     const auto full_recompute = vary("recompute-granularity", {"full"});
     const auto rows_cut = vary("sequence-parallel", {"on"});
@@ -208,6 +207,9 @@ struct GptStep : StepUnit {
     add_compression_slices(sweep);
     // Covers frozen parameters at both ends of a pipeline, and a table that both stages hold.
     const auto body = vary("freeze", {"blocks.0.*+head.norm.*"});
+    add(full, "overlap", held + Variations{overlap}, tp_and_dp);
+    add(edges, "overlap", {tiny, batch, rows_cut, overlap, vary("schedule", {"1f1b", "zb_h1"})},
+        tp_and_pp);
     add(edges, "frozen", {tiny, batch, vary("zero-stage", {"3"}), body}, grids({2}, {1}, {1}, {2}));
     add(edges, "frozen", {tiny, batch, rows_cut, vary("freeze", {"embedding.*"})},
         grids({4}, {2}, {2}, {1}));
