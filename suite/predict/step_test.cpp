@@ -122,6 +122,17 @@ TEST(PredictStep, BytesOfTensorParallelismAreThoseOfTheOracle) {
   EXPECT_NEAR(group(p, "tp")->bytes / (3 * bytes), 1, 1e-12);
 }
 
+TEST(PredictStep, TpCommOverlapHidesTheCommunicationOfTensorParallelism) {
+  const Cluster cluster = read_cluster("dgx_a100");
+  const Software& software = find_software("megatron_2021");
+  TrainingConfig config = gpt3({.tp = 8, .dp = 2, .pp = 8}, 16);
+  const Prediction without = predict_step(config, cluster, software);
+  config.activations.tp_comm.enabled = true;
+  const Prediction with = predict_step(config, cluster, software);
+  EXPECT_LT(with.step_s, without.step_s);
+  EXPECT_EQ(group(with, "tp")->bytes, group(without, "tp")->bytes);
+}
+
 // Rajbhandari et al. 2020, section 7: 2 Psi, 2 Psi and 3 Psi elements; here with the bytes of
 // gradients and values, and m micro-batches.
 TEST(PredictStep, BytesOfDataParallelismAreThePapers) {
