@@ -75,6 +75,16 @@ void check_dropout(std::string_view key, double probability) {
                     probability >= 1 ? 0.9 : 0.0);
 }
 
+void check_experts(const GptConfig& c, int tp) {
+  if (!c.has_experts()) return;
+  if (c.architecture != Architecture::decoder)
+    machine::reject("num-experts requires architecture decoder (got {})", name(c.architecture));
+  if (c.moe_layer_freq < 1 || c.moe_layer_freq > c.layers)
+    machine::reject("moe-layer-freq is {}; expected 1 to num-layers {}", c.moe_layer_freq,
+                    c.layers);
+  c.mixture().validate(1, tp);
+}
+
 }  // namespace
 
 std::string_view name(Normalization normalization) {
@@ -115,6 +125,19 @@ int GptConfig::ffn() const {
   return swiglu ? hidden / 24 * 64 : 4 * hidden;
 }
 
+int GptConfig::moe_layers() const {
+  return has_experts() ? (layers + moe_layer_freq - 1) / moe_layer_freq : 0;
+}
+
+MoeConfig GptConfig::mixture() const {
+  MoeConfig result = moe;
+  result.hidden = hidden;
+  result.swiglu = swiglu;
+  result.bias = !disable_bias_linear;
+  if (result.ffn_hidden_size == 0) result.ffn_hidden_size = ffn();
+  return result;
+}
+
 void GptConfig::validate(int tp, int pp) const {
   check_positive("layers", layers);
   check_positive("hidden", hidden);
@@ -147,6 +170,7 @@ void GptConfig::validate(int tp, int pp) const {
         "tp is {}; expected a divisor of vocabulary {}; pad vocabulary to {}, or use tp {}", tp,
         vocabulary, (vocabulary + tp - 1) / tp * tp, tp_valid);
   check_divides("pp", pp, "layers", layers);
+  check_experts(*this, tp);
 }
 
 }  // namespace layers

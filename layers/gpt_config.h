@@ -2,9 +2,12 @@
 // The shape of a model, and the degrees that can shard it. The defaults are GPT-2's. Llama (Touvron
 // et al. 2023, arXiv:2307.09288) has RMSNorm, SwiGLU, rotary positions, grouped queries, no biases
 // and an untied output layer. BERT (Devlin et al. 2019, arXiv:1810.04805) is an encoder, T5 (Raffel
-// et al. 2020, arXiv:1910.10683) an encoder-decoder. The names are Megatron-LM's arguments.
+// et al. 2020, arXiv:1910.10683) an encoder-decoder. Mixtral (Jiang et al. 2024, arXiv:2401.04088)
+// has a mixture of experts in place of the perceptron. The names are Megatron-LM's arguments.
 
 #include <string_view>
+
+#include "layers/moe_config.h"
 
 namespace layers {
 
@@ -51,6 +54,12 @@ struct GptConfig {
   bool untie_embeddings_and_output_weights = false;
   double hidden_dropout = 0;     // after embedding, attention and perceptron
   double attention_dropout = 0;  // of attention's probabilities
+  // The experts of the layers 0, moe_layer_freq, 2 moe_layer_freq, … num_experts 0: no layer has
+  // any; ffn_hidden_size 0: that of the model. The model sets hidden, swiglu and bias (mixture).
+  MoeConfig moe{.ffn_hidden_size = 0,
+                .num_experts = 0,
+                .token_dispatcher_type = TokenDispatcherType::allgather};
+  int moe_layer_freq = 1;
 
   int ffn() const;
   int head() const { return hidden / heads; }
@@ -66,13 +75,17 @@ struct GptConfig {
   // Columns of queries, keys and values together, and of the first product of the perceptron.
   int qkv() const { return hidden + 2 * query_groups() * head(); }
   int inner() const { return swiglu ? 2 * ffn() : ffn(); }
+  bool has_experts() const { return moe.num_experts > 0; }
+  bool has_experts(int layer) const { return has_experts() && layer % moe_layer_freq == 0; }
+  int moe_layers() const;
+  MoeConfig mixture() const;  // of a layer with experts
 
   // Throws std::invalid_argument that names the key, its value and the nearest valid value. Extents
   // must be positive. heads must divide hidden, num_query_groups must divide heads, and pp must
   // divide layers. tp must divide heads, query groups, ffn_hidden_size and vocabulary. A rotated
   // head must have an even size. An encoder-decoder requires relative positions, heads without
-  // groups and an even number of layers. A dropout must be a probability below 1. An option
-  // requires its feature.
+  // groups and an even number of layers. Experts require a decoder, and tp must divide their
+  // ffn_hidden_size. A dropout must be a probability below 1. An option requires its feature.
   void validate(int tp = 1, int pp = 1) const;
 };
 

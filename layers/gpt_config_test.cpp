@@ -49,6 +49,22 @@ std::string changed(void (*change)(GptConfig&), int tp = 1) {
   return refusal(other, tp);
 }
 
+TEST(GptConfig, RejectsInvalidExperts) {
+  const auto with = [](void (*change)(GptConfig&)) {
+    GptConfig other = config;
+    other.moe.num_experts = 4;
+    change(other);
+    return refusal(other);
+  };
+  EXPECT_EQ(with([](GptConfig&) {}), "accepted");
+  EXPECT_EQ(with([](GptConfig& c) { c.moe_layer_freq = 7; }),
+            "moe-layer-freq is 7; expected 1 to num-layers 6");
+  EXPECT_EQ(with([](GptConfig& c) { c.moe.topk = 5; }),
+            "moe-router-topk is 5; expected 1 to num-experts 4");
+  EXPECT_EQ(with([](GptConfig& c) { c.architecture = Architecture::encoder; }),
+            "num-experts requires architecture decoder (got encoder)");
+}
+
 TEST(GptConfig, RejectsOptionsOfOtherShapes) {
   EXPECT_EQ(changed([](GptConfig& c) { c.group_query_attention = true, c.num_query_groups = 5; }),
             "num-query-groups is 5; expected a divisor of heads 12 (example: 4)");

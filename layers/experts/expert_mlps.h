@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "layers/context.h"
-#include "layers/experts/moe_config.h"
+#include "layers/moe_config.h"
 #include "layers/parameter.h"
 
 namespace layers {

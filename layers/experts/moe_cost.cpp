@@ -27,16 +27,10 @@ struct Sizes {
         A(c.dtype == Dtype::float64 ? 8 : 4),
         B(A == E ? 0 : A),
         sums(c.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32) {
-    const int each = c.config.num_experts / c.degrees.ep;
-    const auto holds = [&](int rank, int expert) { return rank / c.degrees.etp == expert / each; };
-    for (int expert = 0; expert < c.config.num_experts; ++expert)
-      for (int from = 0; from < c.degrees.ranks(); ++from) {
-        const std::size_t rows =
-            size(c.rows[size(std::int64_t{from} * c.config.num_experts + expert)]);
-        if (from == c.rank) S += rows * size(c.degrees.etp);
-        if (holds(c.rank, expert)) R += rows;
-        if (from == c.rank && holds(c.rank, expert)) own += rows;
-      }
+    const MoeRows rows = moe_rows(c);
+    S = size(rows.sent);
+    R = size(rows.received);
+    own = size(rows.own);
   }
 
   // The peak of the parts that both dispatchers have in backward: `held` are the gradients that
@@ -91,6 +85,32 @@ MoeCost all_gather(const MoeCase& c, const Sizes& z) {
 }
 
 }  // namespace
+
+MoeRows moe_rows(const MoeCase& c) {
+  const int each = c.config.num_experts / c.degrees.ep;
+  const auto holds = [&](int rank, int expert) { return rank / c.degrees.etp == expert / each; };
+  MoeRows result;
+  for (int expert = 0; expert < c.config.num_experts; ++expert)
+    for (int from = 0; from < c.degrees.ranks(); ++from) {
+      const std::int64_t rows = c.rows[size(std::int64_t{from} * c.config.num_experts + expert)];
+      if (from == c.rank) result.sent += rows * c.degrees.etp;
+      if (holds(c.rank, expert)) result.received += rows;
+      if (from == c.rank && holds(c.rank, expert)) result.own += rows;
+    }
+  return result;
+}
+
+std::vector<std::int64_t> even_rows(const MoeConfig& config, ExpertParallel degrees,
+                                    std::int64_t tokens) {
+  const std::int64_t experts = config.num_experts, capacity = config.capacity(tokens);
+  std::vector<std::int64_t> rows;
+  for (int rank = 0; rank < degrees.ranks(); ++rank)
+    for (std::int64_t expert = 0; expert < experts; ++expert) {
+      const std::int64_t even = (tokens * config.topk + experts - 1 - expert) / experts;
+      rows.push_back(config.pads() ? capacity : config.drops() ? std::min(even, capacity) : even);
+    }
+  return rows;
+}
 
 MoeCost moe_cost(const MoeCase& c) {
   const Sizes z(c);

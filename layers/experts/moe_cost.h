@@ -25,7 +25,7 @@
 
 #include "collectives/communicator/calls.h"
 #include "layers/experts/expert_groups.h"
-#include "layers/experts/moe_config.h"
+#include "layers/moe_config.h"
 
 namespace layers {
 
@@ -38,6 +38,16 @@ struct MoeCase {
   // [ranks, num_experts]: the rows that a rank has for an expert, padding included.
   std::vector<std::int64_t> rows{};
 };
+
+// Rows that the rank sends and receives, S and R, and those of them that are its own.
+struct MoeRows {
+  std::int64_t sent = 0, received = 0, own = 0;
+};
+MoeRows moe_rows(const MoeCase& c);
+// Returns `rows` of a routing that gives all experts the same number of rows, as nearly as
+// possible.
+std::vector<std::int64_t> even_rows(const MoeConfig& config, ExpertParallel degrees,
+                                    std::int64_t tokens);
 
 struct MoePass {
   std::map<machine::TrafficLabel, machine::Traffic> messages{};  // of alltoall

@@ -38,8 +38,9 @@ MoeLayer::MoeLayer(machine::Device& device, const MoeCommunicators& groups, Dtyp
     shared_ = std::make_unique<Mlp>(context_, name + ".shared_experts", shape_of_shared(config));
 }
 
-void MoeLayer::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
-  router_.forward(x, saved.router, kept);
+void MoeLayer::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
+                       RoutingRecord* record) {
+  router_.forward(x, saved.router, kept, record);
   saved.experts.x = dispatcher_->dispatch(saved.router.routing, x, saved.tokens, kept);
   saved.experts.rows = saved.tokens.rows;
   {

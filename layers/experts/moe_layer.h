@@ -44,7 +44,9 @@ class MoeLayer {
   MoeLayer(machine::Device& device, const MoeCommunicators& groups, Dtype dtype,
            const std::string& name, const MoeConfig& config);
 
-  void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept);
+  // record: of the router's decisions (routing.h).
+  void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
+               RoutingRecord* record = nullptr);
   void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, double loss_factor,
                       Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty
@@ -52,6 +54,7 @@ class MoeLayer {
   // Adds up the experts' gradients over the ranks that hold them, and the others over all ranks.
   void reduce_gradients(collectives::Communicator& edp, collectives::Communicator& all);
 
+  Parameters parameters() { return joined({replicated_parameters(), expert_parameters()}); }
   Parameters expert_parameters() { return experts_.parameters(); }
   Parameters replicated_parameters();                                // router and shared expert
   const Context& expert_context() const { return expert_context_; }  // tp: etp

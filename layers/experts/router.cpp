@@ -9,13 +9,13 @@ Router::Router(const Context& context, const std::string& name, const MoeConfig&
       config_(config),
       weight_(declare(context, name + ".weight", {config.num_experts, config.hidden}, {})) {}
 
-void Router::forward(const Tensor& x, Saved& saved, Category kept) {
+void Router::forward(const Tensor& x, Saved& saved, Category kept, RoutingRecord* record) {
   saved.x = x;
   saved.logits =
       Tensor(context_.device, context_.accumulator(), {x.rows(), config_.num_experts}, kept);
   gemm(context_.stream(), matrix(x), matrix(weight_.value).transposed(), matrix(saved.logits));
   context_.stream().synchronize();
-  saved.routing = route(config_, to_doubles(saved.logits));
+  saved.routing = route(config_, to_doubles(saved.logits), record);
 }
 
 void Router::backward_input(const std::vector<double>& d_weights, double loss_factor,

@@ -25,7 +25,7 @@ class Router {
   // context.tp: one rank.
   Router(const Context& context, const std::string& name, const MoeConfig& config);
 
-  void forward(const Tensor& x, Saved& saved, Category kept);
+  void forward(const Tensor& x, Saved& saved, Category kept, RoutingRecord* record = nullptr);
   // Adds to d_x. loss_factor: of the auxiliary losses.
   void backward_input(const std::vector<double>& d_weights, double loss_factor, const Tensor& d_x,
                       Saved& saved, Category kept);

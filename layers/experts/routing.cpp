@@ -89,18 +89,25 @@ double aux_scale(const MoeConfig& config, double tokens) {
 
 std::int64_t Routing::dropped() const { return std::ranges::count(choices, -1); }
 
-Routing route(const MoeConfig& config, std::span<const double> logits) {
+Routing route(const MoeConfig& config, std::span<const double> logits, RoutingRecord* record) {
+  const bool given = record && record->given;
   const std::int64_t experts = config.num_experts;
   Routing routing;
   routing.tokens = static_cast<std::int64_t>(logits.size()) / experts;
   routing.topk = config.topk;
   routing.load.resize(static_cast<std::size_t>(experts));
   std::vector<double> scaled;
-  if (config.load_balancing == LoadBalancing::sinkhorn) scaled = sinkhorn(logits, experts);
+  if (config.load_balancing == LoadBalancing::sinkhorn && !given)
+    scaled = sinkhorn(logits, experts);
+  const auto choose = [&](std::int64_t t, Row row) {
+    if (!given) return largest(scaled.empty() ? row : row_of(scaled, t, experts), config.topk);
+    const auto first = record->chosen.begin() + t * config.topk;
+    return std::vector<std::int32_t>(first, first + config.topk);
+  };
   std::vector<double> sums(static_cast<std::size_t>(experts));  // of probabilities over tokens
   for (std::int64_t t = 0; t < routing.tokens; ++t) {
     const Row row = row_of(logits, t, experts);
-    const auto chosen = largest(scaled.empty() ? row : row_of(scaled, t, experts), config.topk);
+    const auto chosen = choose(t, row);
     const auto weights = weights_of(config, row, chosen);
     routing.chosen.insert(routing.chosen.end(), chosen.begin(), chosen.end());
     routing.weights.insert(routing.weights.end(), weights.begin(), weights.end());
@@ -113,8 +120,17 @@ Routing route(const MoeConfig& config, std::span<const double> logits) {
   for (std::size_t e = 0; e < sums.size(); ++e)
     routing.aux_loss += aux_scale(config, static_cast<double>(routing.tokens)) *
                         static_cast<double>(routing.load[e]) * sums[e];
-  routing.choices = routing.chosen;
-  if (config.drops()) drop(config, routing);
+  routing.choices = given ? record->choices : routing.chosen;
+  if (given)
+    for (std::size_t i = 0; i < routing.choices.size(); ++i)
+      if (routing.choices[i] < 0) routing.weights[i] = 0;
+  if (config.drops() && !given) drop(config, routing);
+  if (record)
+    *record = {given,
+               {logits.begin(), logits.end()},
+               routing.chosen,
+               routing.choices,
+               routing.aux_loss + routing.z_loss};
   return routing;
 }
 

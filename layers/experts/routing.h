@@ -17,9 +17,10 @@
 
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
-#include "layers/experts/moe_config.h"
+#include "layers/moe_config.h"
 
 namespace layers {
 
@@ -35,8 +36,21 @@ struct Routing {
   std::int64_t dropped() const;
 };
 
-// logits: [tokens, num_experts].
-Routing route(const MoeConfig& config, std::span<const double> logits);
+// The logits and decisions of a router for the tokens of one rank, for oracles. With `given` the
+// decisions are an input: a second run with other rounding then has the same choices and drops.
+struct RoutingRecord {
+  bool given = false;
+  std::vector<double> logits;                 // [tokens, num_experts]
+  std::vector<std::int32_t> chosen, choices;  // Routing's
+  double losses = 0;                          // both auxiliary losses
+  static auto members(auto& self) {
+    return std::tie(self.given, self.logits, self.chosen, self.choices, self.losses);
+  }
+};
+
+// logits: [tokens, num_experts]. A record is filled, or gives the decisions.
+Routing route(const MoeConfig& config, std::span<const double> logits,
+              RoutingRecord* record = nullptr);
 
 // Returns the gradient of the logits: of the weights' gradient [tokens, topk], and loss_factor
 // times that of both losses.

@@ -18,7 +18,7 @@ BlockRange StageIndex::blocks(const GptConfig& config) const {
 GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
                    Dtype dtype, StageIndex stage, const ActivationOptions& options,
                    machine::Device* checkpoint_host, Parameter* shared_table,
-                   const ContextParallel& cp)
+                   const ContextParallel& cp, const std::optional<MoeCommunicators>& experts)
     : config_(config),
       options_(options),
       context_{device,
@@ -55,7 +55,7 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                         {config.heads, relative_buckets_count}, {.tp = Spread::sharded, .dim = 0});
   }
   for (int i = blocks.begin; i < blocks.end; ++i) {
-    blocks_.push_back(std::make_unique<StackBlock>(context_, config, i));
+    blocks_.push_back(std::make_unique<StackBlock>(context_, config, i, experts));
     for (Parameter* parameter : blocks_.back()->parameters()) parameter->layer = 1 + i;
   }
   groups_ = layer_groups(options, blocks_.size());
@@ -278,7 +278,7 @@ void GptStage::run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_i
       const bool joined = context_.joins_halves(kept);
       if (joined) observer_.before_gradients(blocks_[i]->parameters());
       use(blocks_[i]->parameters(),
-          [&] { blocks_[i]->backward_input(d_y, d_x, saved.blocks[i], kept); });
+          [&] { blocks_[i]->backward_input(d_y, d_x, saved.blocks[i], kept, loss_scale_); });
       d_y = d_x;
       if (both) block_weights(saved, i, joined);
     }

@@ -16,7 +16,9 @@
 // stacks belong to the embedding. With context parallelism tokens and targets are those of the
 // rank's positions, and `tokens` is their number. On the last stage `out` is one double: the *sum*
 // of the losses of the tokens that have a target. Gradients are those of the sum, times loss_scale;
-// the optimizer step divides by the number of those tokens, once.
+// the optimizer step divides by the number of those tokens, once. With experts the sum has, for
+// each layer, the tokens of the rank times its auxiliary losses (means over these tokens;
+// routing.h), which are not in `out` but in batch.routing.
 //
 // The caller names micro-batches by an index; any number may be in flight. Tensors for backward are
 // kept under Category::activations, and backward frees them. gpt_memory.h lists all memory exactly,
@@ -75,11 +77,12 @@ class GptStage {
   // Throws the exceptions of GptConfig::validate and ActivationOptions::validate. Allocates no
   // memory. checkpoint_host: for cpu_checkpointing, see Checkpoints. shared_table: for the last
   // stage, the tied table of a first stage on the same rank, which keeps the parameter. cp: the
-  // split of the sequences; it requires options.use_flash_attn.
+  // split of the sequences; it requires options.use_flash_attn. experts: the groups of a model with
+  // experts; by default this rank has all of them.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
            Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
            machine::Device* checkpoint_host = nullptr, Parameter* shared_table = nullptr,
-           const ContextParallel& cp = {});
+           const ContextParallel& cp = {}, const std::optional<MoeCommunicators>& experts = {});
   GptStage(const GptStage&) = delete;
   GptStage& operator=(const GptStage&) = delete;
 

@@ -24,6 +24,16 @@ class Calls {
     backwards_ += backwards;
   }
 
+  // Counts a pass of the experts of the stage's blocks [begin, end).
+  void exchange(MoePass MoeCost::*pass, std::size_t begin, std::size_t end) {
+    const int first = stage_.stage.blocks(config_).begin;
+    for (std::size_t block = begin; block < end && stage_.experts.degrees.ranks() > 1; ++block) {
+      if (!config_.has_experts(first + static_cast<int>(block))) continue;
+      const MoeCost cost = moe_cost(moe_case(config_, stage_, block));
+      of_experts_.insert(of_experts_.end(), (cost.*pass).calls.begin(), (cost.*pass).calls.end());
+    }
+  }
+
   std::vector<CollectiveCalls> take() const {
     using machine::Operation;
     const auto accumulator = stage_.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
@@ -34,6 +44,7 @@ class Calls {
         {"tp", Operation::all_reduce, accumulator, stage_.tp, n_, row_values_},
     };
     std::erase_if(calls, [this](const auto& one) { return stage_.tp == 1 || one.calls == 0; });
+    calls.insert(calls.end(), of_experts_.begin(), of_experts_.end());
     if (stage_.cp.ranks == 1) return calls;
     const ContextCost cost = core_attention_cost(config_, stage_);
     for (const auto& [pass, times] :
@@ -51,27 +62,39 @@ class Calls {
   std::int64_t n_, h_;
   int reduces_ = 0, gathers_ = 0, scatters_ = 0, row_values_ = 0;
   int forwards_ = 0, backwards_ = 0;  // of core attention
+  std::vector<CollectiveCalls> of_experts_;
 };
 
-// Elements of the matrices of a layer.
-std::int64_t layer_weights(const GptConfig& config) {
+// Elements of the matrices of attention and of a perceptron.
+std::int64_t attention_weights(const GptConfig& config) {
   const std::int64_t h = config.hidden;
-  return h * config.qkv() + h * h + (config.swiglu ? 3 : 2) * config.ffn() * h;
+  return h * config.qkv() + h * h;
+}
+std::int64_t mlp_weights(const GptConfig& config) {
+  return std::int64_t{config.swiglu ? 3 : 2} * config.ffn() * config.hidden;
+}
+
+int count_experts(const GptConfig& config, int begin, int end) {
+  int count = 0;
+  for (int layer = begin; layer < end; ++layer) count += config.has_experts(layer);
+  return count;
 }
 
 // Blocks [begin, end) of a model, by stack. A decoder alone has only `other` blocks.
 struct Blocks {
   int other = 0, decoder = 0;  // decoder: of an encoder-decoder, with cross attention
+  int experts = 0;             // of `other`: without a tensor-parallel perceptron
   Blocks(const GptConfig& config, int begin, int end)
       : decoder(config.encoder_decoder()
                     ? std::max(0, end - std::max(begin, config.encoder_layers()))
                     : 0) {
     other = end - begin - decoder;
+    experts = count_experts(config, begin, end);
   }
   // Entries and exits of tensor-parallel regions in forward. Queries of cross attention, and keys
   // and values, enter separately.
-  int entries() const { return 2 * other + 4 * decoder; }
-  int exits() const { return 2 * other + 3 * decoder; }
+  int entries() const { return 2 * other + 4 * decoder - experts; }
+  int exits() const { return 2 * other + 3 * decoder - experts; }
 };
 
 Blocks blocks_of(const GptConfig& config, const StageCase& stage) {
@@ -112,6 +135,19 @@ ContextCost core_attention_cost(const GptConfig& config, const StageCase& stage)
                        .head = config.head()});
 }
 
+MoeCase moe_case(const GptConfig& config, const StageCase& stage, std::size_t block) {
+  const ExpertRank& experts = stage.experts;
+  const std::int64_t tokens =
+      stage.tokens(config) / (stage.options.sequence_parallel ? stage.tp : 1);
+  const MoeConfig mixture = config.mixture();
+  return {mixture,
+          experts.degrees,
+          experts.rank,
+          stage.dtype,
+          tokens,
+          experts.rows.empty() ? even_rows(mixture, experts.degrees, tokens) : experts.rows[block]};
+}
+
 std::int64_t parameters_count(const GptConfig& config) {
   return stage_parameters_count(config, {});
 }
@@ -121,10 +157,19 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
   const bool tied = !config.untie_embeddings_and_output_weights;
   const std::int64_t norm = config.normalization == Normalization::rms_norm ? h : 2 * h;
   const std::int64_t table = config.vocabulary / t * h;
-  const std::int64_t weights = layer_weights(config) / t;
-  const std::int64_t biases =
-      config.disable_bias_linear ? 0 : config.qkv() / t + (config.swiglu ? 2 : 1) * f / t + 2 * h;
-  std::int64_t count = layers_of(config, stage) * (weights + biases + 2 * norm);
+  const bool has_biases = !config.disable_bias_linear;
+  const std::int64_t attention =
+      attention_weights(config) / t + (has_biases ? config.qkv() / t + h : 0);
+  const std::int64_t mlp =
+      mlp_weights(config) / t + (has_biases ? (config.swiglu ? 2 : 1) * f / t + h : 0);
+  const BlockRange blocks = stage.stage.blocks(config);
+  const int with_experts = count_experts(config, blocks.begin, blocks.end);
+  std::int64_t count =
+      blocks.size() * (attention + 2 * norm) + (blocks.size() - with_experts) * mlp;
+  if (with_experts > 0) {
+    const MoeParameters moe = moe_parameters(config.mixture(), stage.experts.degrees);
+    count += with_experts * (moe.of_experts + moe.replicated);
+  }
   if (stage.stage.first()) count += table + (config.learned_positions() ? config.sequence * h : 0);
   if (stage.stage.last()) count += norm + (tied && stage.stage.first() ? 0 : table);
   if (config.encoder_decoder()) {
@@ -144,8 +189,13 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
 
 double model_flops(const GptConfig& config, std::int64_t tokens) {
   const double h = config.hidden, layers = config.layers;
-  const double linear = layers * static_cast<double>(layer_weights(config)) +
-                        h * config.vocabulary + (config.encoder() ? h * h : 0);
+  const int with_experts = config.moe_layers();
+  const MoeConfig mixture = config.mixture();
+  const double of_experts =
+      with_experts == 0 ? 0 : moe_flops(mixture, {}, mixture.topk, 1) / (3 * 2) * with_experts;
+  const double linear = layers * static_cast<double>(attention_weights(config)) +
+                        (layers - with_experts) * static_cast<double>(mlp_weights(config)) +
+                        of_experts + h * config.vocabulary + (config.encoder() ? h * h : 0);
   // In units of the causal half. A pair of an encoder's and a decoder's layer has 2 + 1 + 2.
   const double halves = config.encoder_decoder() ? 2.5 : config.encoder() ? 2 : 1;
   const double core_attention = halves * layers * h * config.sequence;
@@ -171,6 +221,7 @@ std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageC
   calls.enter(blocks_of(config, stage).entries());
   calls.leave(blocks_of(config, stage).exits());
   calls.attend(layers_of(config, stage), 0);
+  calls.exchange(&MoeCost::forward, 0, static_cast<std::size_t>(layers_of(config, stage)));
   if (stage.stage.last()) {
     calls.enter(1);
     calls.reduce_row_values(3);
@@ -185,9 +236,11 @@ std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const
   calls.enter(blocks_of(config, stage).exits());
   calls.leave(blocks_of(config, stage).entries());
   calls.attend(recomputed_layers(config, stage), layers_of(config, stage));
+  calls.exchange(&MoeCost::backward_input, 0, static_cast<std::size_t>(layers_of(config, stage)));
   for (const LayerGroup& group :
        layer_groups(stage.options, static_cast<std::size_t>(layers_of(config, stage)))) {
     if (!group.recomputed) continue;
+    calls.exchange(&MoeCost::forward, group.begin, group.end);
     const bool callers = group.begin == 0 && !stage.stage.first();
     if (stage.options.distribute_saved_activations && !callers) calls.gather(1);
     calls.enter(blocks_of(config, stage, group).entries());
@@ -205,8 +258,23 @@ std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
   return calls.take();
 }
 
+namespace {
+
+// Adds a pass of the experts of the stage's blocks [begin, end).
+void exchange(ContextMessages& all, const GptConfig& config, const StageCase& stage,
+              MoePass MoeCost::*pass, std::size_t begin, std::size_t end) {
+  const int first = stage.stage.blocks(config).begin;
+  for (std::size_t block = begin; block < end; ++block)
+    if (config.has_experts(first + static_cast<int>(block)))
+      add(all, {{"ep", (moe_cost(moe_case(config, stage, block)).*pass).messages}});
+}
+
+}  // namespace
+
 ContextMessages forward_messages(const GptConfig& config, const StageCase& stage) {
   ContextMessages all;
+  exchange(all, config, stage, &MoeCost::forward, 0,
+           static_cast<std::size_t>(layers_of(config, stage)));
   if (stage.cp.ranks > 1)
     add(all, core_attention_cost(config, stage).forward.messages, layers_of(config, stage));
   return all;
@@ -214,6 +282,10 @@ ContextMessages forward_messages(const GptConfig& config, const StageCase& stage
 
 ContextMessages backward_input_messages(const GptConfig& config, const StageCase& stage) {
   ContextMessages all;
+  const auto layers = static_cast<std::size_t>(layers_of(config, stage));
+  exchange(all, config, stage, &MoeCost::backward_input, 0, layers);
+  for (const LayerGroup& group : layer_groups(stage.options, layers))
+    if (group.recomputed) exchange(all, config, stage, &MoeCost::forward, group.begin, group.end);
   if (stage.cp.ranks == 1) return all;
   const ContextCost cost = core_attention_cost(config, stage);
   add(all, cost.forward.messages, recomputed_layers(config, stage));

@@ -12,6 +12,7 @@
 
 #include "collectives/communicator/calls.h"
 #include "layers/context_parallel/context_cost.h"
+#include "layers/experts/moe_cost.h"
 #include "layers/models/gpt.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
@@ -24,6 +25,14 @@ struct ContextRank {
   ContextOptions options{};
 };
 
+// A rank of the ranks that exchange tokens (experts/expert_groups.h). rows: MoeCase's for each
+// block of the stage, of one micro-batch; empty: all experts get the same number of rows.
+struct ExpertRank {
+  ExpertParallel degrees{};
+  int rank = 0;
+  std::vector<std::vector<std::int64_t>> rows{};
+};
+
 // One stage under one sharding, with one size of micro-batch.
 struct StageCase {
   int tp = 1;
@@ -32,6 +41,7 @@ struct StageCase {
   Dtype dtype = Dtype::float32;
   ActivationOptions options{};
   ContextRank cp{};
+  ExpertRank experts{};
 
   // Returns the tokens of a micro-batch on this rank.
   std::int64_t tokens(const GptConfig& config) const {
@@ -41,6 +51,9 @@ struct StageCase {
 // Returns the cost of the core attention of one layer over cp. Requires cp.ranks above 1.
 ContextCost core_attention_cost(const GptConfig& config, const StageCase& stage);
 
+// Returns the case of a block with experts, from 0 on the stage.
+MoeCase moe_case(const GptConfig& config, const StageCase& stage, std::size_t block);
+
 // Parameters of the whole model, a tied table once: for GPT-2 V h + s h + layers (12 h² + 13 h) + 2
 // h.
 std::int64_t parameters_count(const GptConfig& config);
@@ -49,7 +62,8 @@ std::int64_t parameters_count(const GptConfig& config);
 //   weights (h q + h² + m f h)/t,   biases (q + (m - 1) f)/t + 2 h,   norms 2 N
 // which is 12 h²/t + 7 h/t + 6 h for GPT-2; V h/t + s h with the embedding (no s h if positions are
 // rotary), V h/t + N with the head; an encoder has 2 h more with the embedding, and with the head
-// h² + h + N + V/t; an encoder-decoder has 2 · 32 a/t with the embedding (a heads), N with the
+// h² + h + N + V/t; a layer with experts has those of moe_parameters in place of the perceptron; an
+// encoder-decoder has 2 · 32 a/t with the embedding (a heads), N with the
 // encoder's last layer, and a decoder's layer 4 h²/t + 3 h/t + h + N more; if both are on the
 // stage, a tied table once.
 std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& stage);
@@ -61,6 +75,8 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
 // An encoder has the whole core attention, 2 layers h s tokens, and h² tokens more with its head.
 // An encoder-decoder of that many tokens in either stack has 2.5 layers h s tokens (2 an encoder's
 // layer, 3 a decoder's) and 4 h² tokens more for each layer of the decoder.
+// A layer with experts has the matrices of the topk experts of a token, of the shared expert, and
+// num_experts h in place of m f h; dropped tokens count.
 // (GPT-2: 12 h² a layer) which is 6 * [...] with QKᵀ and PV together 2 * ½ * s * h a token. Grouped
 // queries narrow q, not the scores.
 double model_flops(const GptConfig& config, std::int64_t tokens);
@@ -92,7 +108,8 @@ std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 // distributed input adds an all-gather of n h.
 //
 // Every forward of a layer, also a recomputed one, and every backward_input adds the collectives
-// over cp of context_cost.h, and its messages, which the last two functions return.
+// over cp of context_cost.h, and its messages, which the last two functions return. A layer with
+// experts has one region over tp and those of experts/moe_cost.h over the group "ep".
 using collectives::CollectiveCalls;
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage);
 std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage);

@@ -55,6 +55,18 @@ const GptConfig encoder =
 // The encoder's end is in a stage with other blocks, and last in a stage.
 const GptConfig both_stacks =
     t5({.layers = 6, .hidden = 16, .heads = 4, .vocabulary = 20, .sequence = 9});
+// Without drops a rank that has all experts has topk rows for each token.
+GptConfig experts(TokenDispatcherType dispatcher, int shared, int layer_freq) {
+  GptConfig config =
+      with_experts({.layers = 4, .hidden = 16, .heads = 2, .vocabulary = 20, .sequence = 9});
+  config.moe.token_dispatcher_type = dispatcher;
+  config.moe.shared_expert_intermediate_size = shared;
+  config.moe_layer_freq = layer_freq;
+  config.moe.ffn_hidden_size = 24;
+  return config;
+}
+const GptConfig exchanging = experts(TokenDispatcherType::alltoall, 0, 1),
+                gathering = experts(TokenDispatcherType::allgather, 40, 2);
 GptConfig dropping(GptConfig config) {
   config.hidden_dropout = config.attention_dropout = 0.5;
   return config;
@@ -197,6 +209,10 @@ const std::vector<Costs> plain_cases{{long_sequence, 1, 1, 1, Dtype::float32},
                                      {grouped, 4, 1, 1, Dtype::bfloat16},
                                      {grouped, 2, 3, 2, Dtype::float32},
                                      {dropping(grouped), 1, 1, 1, Dtype::float64},
+                                     {exchanging, 1, 1, 2, Dtype::float32},
+                                     {exchanging, 1, 2, 1, Dtype::bfloat16},
+                                     {gathering, 1, 4, 1, Dtype::float32},
+                                     {llama(gathering), 1, 2, 2, Dtype::bfloat16},
                                      {encoder, 1, 1, 2, Dtype::float32},
                                      {encoder, 4, 3, 1, Dtype::bfloat16},
                                      {both_stacks, 1, 1, 2, Dtype::float32},
@@ -216,6 +232,10 @@ std::vector<Costs> cost_cases() {
         {dropping(wide), 4, 1, 4, Dtype::bfloat16},
         {grouped, 4, 1, 4, Dtype::bfloat16},
         {dropping(grouped), 2, 3, 2, Dtype::float32},
+        {exchanging, 1, 1, 2, Dtype::bfloat16},
+        {dropping(exchanging), 1, 2, 1, Dtype::float32},
+        {gathering, 1, 1, 2, Dtype::float32},
+        {dropping(gathering), 1, 2, 2, Dtype::bfloat16},
         {encoder, 4, 1, 4, Dtype::bfloat16},
         {encoder, 2, 3, 2, Dtype::float32},
         {dropping(both_stacks), 4, 1, 4, Dtype::bfloat16},
@@ -407,6 +427,19 @@ TEST(GptCostParameters, MatchLlama2) {
   EXPECT_EQ(parameters_count(config), 6738415616 - 32 * 2 * 24 * 128 * 4096);
   EXPECT_EQ(model_flops(config, 1),
             6 * (weights - 32 * 2 * 24 * 128 * 4096.0 + 32 * 4096.0 * 4096));
+}
+
+// Mixtral 8x7B (Jiang et al. 2024, arXiv:2401.04088) has 46,702,792,704 parameters, of which a
+// token uses 12,879,925,248.
+TEST(GptCostParameters, MatchMixtral) {
+  GptConfig config =
+      llama({.layers = 32, .hidden = 4096, .heads = 32, .vocabulary = 32000, .sequence = 4096});
+  config.ffn_hidden_size = 14336;
+  config.num_query_groups = 8;
+  config.moe.num_experts = 8;
+  EXPECT_EQ(parameters_count(config), 46702792704);
+  const double used = 12879925248.0 - 65 * 4096.0 - 32000 * 4096.0;  // matrices, without embedding
+  EXPECT_EQ(model_flops(config, 1), 6 * (used + 32 * 4096.0 * 4096));
 }
 
 // BertForMaskedLM of transformers has 109,514,298 parameters with bert-base-uncased. Its norm after

@@ -74,5 +74,17 @@ TEST(GptGradient, IsTheSlopeOfLlamasLoss) {
   expect_slopes(config);
 }
 
+// The auxiliary losses are part of the loss.
+TEST(GptGradient, IsTheSlopeOfTheLossWithExperts) {
+  GptConfig config = with_experts(gpt2);
+  config.moe_layer_freq = 2;
+  expect_slopes(config, large_values(17));
+  config = with_experts(llama(gpt2));
+  config.moe.expert_capacity_factor = 0.75;
+  config.moe.shared_expert_intermediate_size = 8;
+  config.hidden_dropout = 0.2;
+  expect_slopes(config, large_values(18));
+}
+
 }  // namespace
 }  // namespace layers::testing

@@ -10,6 +10,37 @@
 namespace layers {
 namespace {
 
+// The notation of moe_cost.h, of a block with experts.
+struct Mixture {
+  bool present, all_to_all = true, pads = false;
+  std::size_t P = 1, T = 0, N = 0, k = 0, S = 0, R = 0, h = 0, f = 0, i = 0, F = 0, I = 0, E = 0,
+              A = 0, B = 0;
+
+  Mixture(const GptConfig& config, const StageCase& stage, std::size_t block)
+      : present(config.has_experts(stage.stage.blocks(config).begin + static_cast<int>(block))) {
+    if (!present) return;
+    const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
+    const MoeCase c = moe_case(config, stage, block);
+    const MoeRows rows = moe_rows(c);
+    all_to_all = c.config.token_dispatcher_type == TokenDispatcherType::alltoall;
+    pads = c.config.pads();
+    P = size(c.degrees.ranks());
+    T = size(c.tokens);
+    N = size(c.config.num_experts);
+    k = size(c.config.topk);
+    S = size(rows.sent);
+    R = size(rows.received);
+    h = size(c.config.hidden);
+    f = size(c.config.ffn_hidden_size / c.degrees.etp);
+    i = (c.config.swiglu ? 2 : 1) * f;
+    F = size(c.config.shared_expert_intermediate_size);
+    I = (c.config.swiglu ? 2 : 1) * F;
+    E = machine::size_of(c.dtype);
+    A = c.dtype == Dtype::float64 ? 8 : 4;
+    B = A == E ? 0 : A;
+  }
+};
+
 // The notation of gpt_memory.h, in bytes; own: M/c. border: between two parts. gathered: a copy of
 // all rows with sequence parallelism, M or 0; dropped: a gradient after dropout, M/c or 0. qkv,
 // ffn, inner: Q/t, F/t, G/t.
@@ -27,6 +58,7 @@ struct Sizes {
   std::size_t pairs = 0, table = 0;
   int first_block = 0, encoder_layers = 0;  // encoder_layers: 0 without an encoder-decoder
   std::size_t spread = 0;  // elements of the positions that the embedding makes consecutive
+  std::vector<Mixture> mixtures{};  // of each block
 
   Sizes(const GptConfig& config, const StageCase& stage)
       : n(static_cast<std::size_t>(stage.tokens(config))),
@@ -61,6 +93,7 @@ struct Sizes {
         keeps_parts(over_cp && stage.cp.options.comm_type != CpCommType::a2a &&
                     !stage.cp.options.is_hybrid()) {
     if (config.encoder()) transform = own;
+    for (std::size_t block = 0; block < L; ++block) mixtures.emplace_back(config, stage, block);
     first_block = stage.stage.blocks(config).begin;
     if (config.encoder_decoder()) {
       const auto heads = static_cast<std::size_t>(config.heads) / t;
@@ -88,6 +121,9 @@ struct Sizes {
   }
   // Returns whether the weights use the gradient that enters a layer unchanged.
   bool passes_on() const { return gathered == 0 && dropped == 0; }
+  bool mlp_passes_on(std::size_t block) const {
+    return mixtures[block].present ? mixtures[block].F > 0 && dropped == 0 : passes_on();
+  }
 };
 
 // The category that counts a tensor.
@@ -100,7 +136,7 @@ enum class Held : unsigned char {
 
 // The moments of a part, `steps` for each pass, in the order of the code. At the last moment of a
 // pass, all memory that its end frees is free, and the next pass has not allocated memory.
-constexpr int steps = 20, last = steps - 2;
+constexpr int steps = 40, last = steps - 2;
 constexpr int forward = 0, input_half = steps, weight_half = 2 * steps;
 constexpr int forward_end = forward + last, input_end = input_half + last,
               done = weight_half + last;
@@ -112,13 +148,73 @@ struct Row {
   int from, to;  // moments, both included
 };
 
+// The first moments of the perceptron, and the number of moments that experts need in its place.
+constexpr int of_mlp = forward + 12, d_of_mlp = input_half, of_experts = 10;
+
 // clang-format off
+std::vector<Row> expert_rows(const Sizes& z, const Mixture& m) {
+  enum Moment : int {
+    route = of_mlp, counts, weigh, exchange, compute, give_back, sum, share,
+    d_gather = d_of_mlp, d_dot, d_slots, d_exchange, d_compute, d_give_back, d_sum, d_route, d_share,
+    w_experts = weight_half
+  };
+  using enum Held;
+  const std::size_t sent = m.S * m.h * m.E, rows = m.R * m.h * m.E, all = m.P * m.T * m.h,
+                    slots = m.T * m.k;
+  const auto either = [&](std::size_t alltoall, std::size_t allgather) {
+    return m.all_to_all ? alltoall : allgather;
+  };
+  return {
+      {saved, "norm2", z.own, route, w_experts},
+      {saved, "statistics of norm2", z.R, route, done},
+      {saved, "logits", m.T * m.N * m.A, route, d_route},
+      {now,   "counts, or choices", either(m.pads ? 0 : 4 * (m.P + 1) * m.N, 4 * (m.P + 1) * slots), counts, counts},
+      {now,   "weights of all ranks", either(0, (m.P + 1) * slots * m.A), weigh, weigh},
+      {saved, "weights of rows", either(m.S, m.R) * m.E, weigh, d_sum},
+      {saved, "indices of rows", 4 * either(m.S + 2 * m.R, m.R), exchange, d_sum},
+      {now,   "rows to send, or tokens of all ranks", either(sent, all * m.E), exchange, exchange},
+      {now,   "rows received", either(rows, 0), exchange, exchange},
+      {saved, "rows of the experts", rows, exchange, w_experts},
+      {now,   "their outputs, to return", either(rows, 0), compute, sum},
+      {saved, "their outputs, kept", either(0, rows), compute, d_slots},
+      {saved, "inner of the experts", m.R * m.i * m.E, compute, d_compute},
+      {saved, "active of the experts", m.R * m.f * m.E, compute, w_experts},
+      {now,   "outputs by sender", either(rows, 0), give_back, give_back},
+      {saved, "outputs of the rank's tokens", either(sent, 0), give_back, d_slots},
+      {now,   "weighted outputs", either(sent, rows), sum, sum},
+      {now,   "sums of all ranks' tokens", either(m.T * m.h * m.B, all * (m.E + m.B)), sum, sum},
+      {now,   "output of the shared expert", m.F > 0 ? m.T * m.h * m.E : 0, share, share},
+      {saved, "inner of the shared expert", m.T * m.I * m.E, share, d_share},
+      {saved, "active of the shared expert", m.T * m.F * m.E, share, w_experts},
+
+      {later, "d_y dropped", z.dropped, d_gather, m.F > 0 ? w_experts : d_share},
+      {later, "d_norm2", z.own, d_gather, done},
+      {now,   "d_y of the rows", either(sent, rows), d_gather, d_exchange},
+      {now,   "d_y of all ranks", either(0, all * m.E), d_gather, d_gather},
+      {now,   "d_y weighted", either(sent, 0), d_gather, d_exchange},
+      {now,   "products of rows", either(m.S, m.R) * m.A, d_dot, d_dot},
+      {now,   "gradients of all ranks' weights", either(0, (m.P + 1) * slots * m.A), d_slots, d_slots},
+      {now,   "d_outputs received", either(rows, 0), d_exchange, d_exchange},
+      {later, "d_outputs", rows, d_exchange, w_experts},
+      {now,   "d_rows of the experts", rows, d_compute, d_sum},
+      {later, "d_inner of the experts", m.R * m.i * m.E, d_compute, w_experts},
+      {now,   "d_active of the experts", m.R * m.f * m.E, d_compute, d_compute},
+      {now,   "d_rows by sender", either(rows, 0), d_give_back, d_give_back},
+      {now,   "d_rows returned", either(sent, 0), d_give_back, d_sum},
+      {now,   "sums of gradients", either(m.T * m.h * m.B, all * (m.E + m.B)), d_sum, d_sum},
+      {later, "d_logits", m.T * m.N * m.E, d_route, w_experts},
+      {now,   "d_norm2 of the shared expert", m.F > 0 ? m.T * m.h * m.E : 0, d_share, d_share},
+      {later, "d_inner of the shared expert", m.T * m.I * m.E, d_share, w_experts},
+      {now,   "d_active of the shared expert", m.T * m.F * m.E, d_share, d_share},
+  };
+}
+
 // joined: backward computes both halves of the first product of attention and of the perceptron.
 std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
   enum Moment : int {
     norm1 = forward, qkv, split, core, context, projection,
-    cross_norm, cross_q, cross_kv, cross_core, cross_context, cross_projection, fc1, fc2, end,
-    d_mlp = input_half, d_fc1, d_norm2, d_cross, d_cross_core, d_cross_q, d_cross_kv, d_cross_norm,
+    cross_norm, cross_q, cross_kv, cross_core, cross_context, cross_projection, fc1 = of_mlp, fc2, end = of_mlp + of_experts,
+    d_mlp = d_of_mlp, d_fc1, d_norm2 = d_of_mlp + of_experts, d_cross, d_cross_core, d_cross_q, d_cross_kv, d_cross_norm,
     d_again, d_core, d_return, d_join, d_qkv,
     w_mlp = weight_half, w_cross, w_attention
   };
@@ -131,7 +227,8 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
   const bool cross = own > 0;
   const std::size_t beside = joined ? z.gathered : 0, later_again = z.gathered - beside;
   const int qkv_end = joined ? d_qkv : w_attention, fc1_end = joined ? d_fc1 : w_mlp;
-  return {
+  const auto mlp = [moe = z.mixtures[block].present](std::size_t bytes) { return moe ? 0 : bytes; };
+  std::vector<Row> rows{
       {saved, "norm1", z.own, norm1, qkv_end},
       {saved, "statistics of norm1", z.R, norm1, done},
       {saved, "residual", z.own, norm1, done},
@@ -165,20 +262,20 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
       {now,   "crossed before its scatter", gathered, cross_projection, cross_projection},
       {saved, "encoder's end before its norm", ended(z.own), norm1, done},
       {saved, "statistics of that norm", ended(z.R), end, done},
-      {saved, "norm2", z.own, fc1, fc1_end},
-      {saved, "statistics of norm2", z.R, fc1, done},
-      {now,   "norm2 of all rows", z.gathered, fc1, fc1},
-      {saved, "inner", z.inner, fc1, d_mlp},
-      {saved, "active", z.ffn, fc1, w_mlp},
-      {now,   "y before its scatter", z.gathered, fc2, fc2},
+      {saved, "norm2", mlp(z.own), fc1, fc1_end},
+      {saved, "statistics of norm2", mlp(z.R), fc1, done},
+      {now,   "norm2 of all rows", mlp(z.gathered), fc1, fc1},
+      {saved, "inner", mlp(z.inner), fc1, d_mlp},
+      {saved, "active", mlp(z.ffn), fc1, w_mlp},
+      {now,   "y before its scatter", mlp(z.gathered), fc2, fc2},
 
-      {later, "d_y dropped", z.dropped, d_mlp, z.gathered > 0 ? d_fc1 : w_mlp},
-      {later, "d_y of all rows", z.gathered, d_mlp, w_mlp},
-      {later, "d_norm2", z.own, d_mlp, done},
-      {later, "d_inner", z.inner, d_mlp, fc1_end},
-      {now,   "d_active", z.ffn, d_mlp, d_mlp},
-      {now,   "d_norm2 before its scatter", z.gathered, d_fc1, d_fc1},
-      {now,   "norm2 of all rows beside it", beside, d_fc1, d_fc1},
+      {later, "d_y dropped", mlp(z.dropped), d_mlp, z.gathered > 0 ? d_fc1 : w_mlp},
+      {later, "d_y of all rows", mlp(z.gathered), d_mlp, w_mlp},
+      {later, "d_norm2", mlp(z.own), d_mlp, done},
+      {later, "d_inner", mlp(z.inner), d_mlp, fc1_end},
+      {now,   "d_active", mlp(z.ffn), d_mlp, d_mlp},
+      {now,   "d_norm2 before its scatter", mlp(z.gathered), d_fc1, d_fc1},
+      {now,   "norm2 of all rows beside it", mlp(beside), d_fc1, d_fc1},
       {later, "d_unnormed of the encoder's end", ended(z.own), d_mlp, done},
       {later, "d_crossed", own, d_norm2, z.passes_on() ? w_cross : d_cross_norm},
       {later, "d_cross_norm", own, d_cross, done},
@@ -209,10 +306,15 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
       {now,   "d_norm1 before its scatter", z.gathered, d_qkv, d_qkv},
       {now,   "norm1 of all rows beside it", beside, d_qkv, d_qkv},
 
-      {now,   "norm2 of all rows again", later_again, w_mlp, w_mlp},
+      {now,   "norm2 of all rows again", mlp(later_again), w_mlp, w_mlp},
       {now,   "cross norm or encoded rows again", gathered, w_cross, w_cross},
       {now,   "norm1 of all rows again", later_again, w_attention, w_attention},
   };
+  if (z.mixtures[block].present) {
+    const std::vector<Row> experts = expert_rows(z, z.mixtures[block]);
+    rows.insert(rows.end(), experts.begin(), experts.end());
+  }
+  return rows;
 }
 
 std::vector<Row> head_rows(const Sizes& z) {
@@ -368,7 +470,7 @@ void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
     const Part &before = parts_[to - 1], &part = parts_[to];
     // The weights of the part before use d_x, unless they use a gathered or dropped copy.
     const int user = to == 1 || z.ends_encoder(to - 2) ? done
-                     : z.passes_on()                   ? weight_half
+                     : z.mlp_passes_on(to - 2)         ? weight_half
                                                        : input_end;
     hold(later_, z.border, part.at(input_half), before.at(user));
 

@@ -10,8 +10,9 @@ Stack stack_of(const GptConfig& config, int index) {
                                                                      : Stack::decoder;
 }
 
-// The shape of one stack. A decoder alone has the shape of the model.
-GptConfig shape_of(GptConfig config, Stack stack) {
+// The shape of one block of a stack. A decoder alone has the shape of the model.
+GptConfig shape_of(GptConfig config, Stack stack, int index) {
+  if (!config.has_experts(index)) config.moe.num_experts = 0;
   if (config.encoder_decoder() && stack == Stack::encoder)
     config.architecture = Architecture::encoder;
   return config;
@@ -19,11 +20,13 @@ GptConfig shape_of(GptConfig config, Stack stack) {
 
 }  // namespace
 
-StackBlock::StackBlock(const Context& context, const GptConfig& config, int index)
+StackBlock::StackBlock(const Context& context, const GptConfig& config, int index,
+                       const std::optional<MoeCommunicators>& experts)
     : context_(context),
       config_(config),
+      index_(index),
       stack_(stack_of(config, index)),
-      block_(context, fmt::format("blocks.{}", index), shape_of(config, stack_)) {
+      block_(context, fmt::format("blocks.{}", index), shape_of(config, stack_, index), experts) {
   if (config.encoder_decoder() && index + 1 == config.encoder_layers())
     end_.emplace(context, fmt::format("blocks.{}.end", index), config);
 }
@@ -35,7 +38,11 @@ PackedRows StackBlock::packed(const Tensor& x) const {
 void StackBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
                          const TokenBatch& batch) {
   if (!config_.encoder_decoder())
-    return block_.forward(x, y, saved.block, kept, {batch.draw, batch.lengths});
+    return block_.forward(
+        x, y, saved.block, kept,
+        {.draw = batch.draw,
+         .lengths = batch.lengths,
+         .routing = batch.routing ? &(*batch.routing)[static_cast<std::size_t>(index_)] : nullptr});
   const PackedRows rows = packed(x);
   machine::Stream& stream = context_.stream();
   const bool encodes = stack_ == Stack::encoder;
@@ -58,8 +65,10 @@ void StackBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, Categor
   end_->forward(saved.unnormed, to, saved.statistics, kept);
 }
 
-void StackBlock::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept) {
-  if (!config_.encoder_decoder()) return block_.backward_input(d_y, d_x, saved.block, kept);
+void StackBlock::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept,
+                                double loss_scale) {
+  if (!config_.encoder_decoder())
+    return block_.backward_input(d_y, d_x, saved.block, kept, {}, loss_scale);
   const PackedRows rows = packed(d_x);
   machine::Stream& stream = context_.stream();
   const bool encodes = stack_ == Stack::encoder;

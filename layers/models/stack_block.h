@@ -27,12 +27,14 @@ class StackBlock {
   };
 
   // index: of the block in the model, from 0.
-  StackBlock(const Context& context, const GptConfig& config, int index);
+  StackBlock(const Context& context, const GptConfig& config, int index,
+             const std::optional<MoeCommunicators>& experts = {});
 
   // As TransformerBlock's.
   void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
                const TokenBatch& batch);
-  void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept);
+  void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept,
+                      double loss_scale = 1);
   void backward_weights(Saved& saved);
 
   Parameters parameters();
@@ -42,6 +44,7 @@ class StackBlock {
 
   Context context_;
   GptConfig config_;
+  int index_;
   Stack stack_;
   TransformerBlock block_;
   std::optional<Norm> end_;  // of the encoder

@@ -2,8 +2,10 @@
 // The tokens of one micro-batch, as a stage reads them.
 
 #include <cstdint>
+#include <vector>
 
 #include "layers/dropout.h"
+#include "layers/experts/routing.h"
 
 namespace layers {
 
@@ -24,6 +26,8 @@ struct TokenBatch {
   const std::int32_t* decoder_tokens = nullptr;
   const std::int32_t* encoder_buckets = nullptr;
   const std::int32_t* decoder_buckets = nullptr;
+  // Of a model with experts: a record for each of its layers (routing.h), or null.
+  std::vector<RoutingRecord>* routing = nullptr;
 };
 
 }  // namespace layers

@@ -3,14 +3,20 @@
 namespace layers {
 
 TransformerBlock::TransformerBlock(const Context& context, const std::string& name,
-                                   const GptConfig& config)
+                                   const GptConfig& config,
+                                   const std::optional<MoeCommunicators>& experts)
     : context_(context),
       norm1_(context, name + ".norm1", config),
       attention_(context, name + ".attention", config),
       attention_dropout_{context, name + ".attention.dropout", config.hidden_dropout},
       norm2_(context, name + ".norm2", config),
-      mlp_(context, name + ".mlp", config),
       mlp_dropout_{context, name + ".mlp.dropout", config.hidden_dropout} {
+  if (config.has_experts())
+    moe_.emplace(context.device,
+                 experts.value_or(MoeCommunicators{context.tp, context.tp, context.tp}),
+                 context.dtype, name + ".moe", config.mixture());
+  else
+    mlp_.emplace(context, name + ".mlp", config);
   if (config.encoder_decoder())
     cross_.emplace(Cross{Norm(context, name + ".cross_norm", config),
                          CrossAttention(context, name + ".cross", config),
@@ -42,7 +48,10 @@ void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, C
 
   const Tensor norm2 = context_.tensor(x.shape(), kept);
   norm2_.forward(before_mlp, norm2, saved.statistics2, kept);
-  mlp_.forward(norm2, y, saved.mlp, kept);
+  if (moe_)
+    moe_->forward(norm2, y, saved.moe, kept, inputs.routing);
+  else
+    mlp_->forward(norm2, y, saved.mlp, kept);
   mlp_dropout_.apply(draw, y, y);
   context_.kernels().add(y, before_mlp, y);
 }
@@ -57,9 +66,15 @@ Tensor TransformerBlock::dropped(const Dropout& dropout, const Tensor& d_y, cons
 }
 
 void TransformerBlock::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved,
-                                      Category kept, const BlockGradients& also) {
+                                      Category kept, const BlockGradients& also,
+                                      double loss_scale) {
   saved.d_norm2 = context_.tensor(d_y.shape(), kept);
-  mlp_.backward_input(dropped(mlp_dropout_, d_y, saved.draw, kept), saved.d_norm2, saved.mlp, kept);
+  if (moe_)
+    moe_->backward_input(dropped(mlp_dropout_, d_y, saved.draw, kept), saved.d_norm2, saved.moe,
+                         loss_scale * static_cast<double>(d_y.rows()), kept);
+  else
+    mlp_->backward_input(dropped(mlp_dropout_, d_y, saved.draw, kept), saved.d_norm2, saved.mlp,
+                         kept);
   Tensor d_residual = context_.tensor(d_y.shape(), kept);
   norm2_.backward_input(cross_ ? saved.crossed : saved.residual, saved.statistics2, saved.d_norm2,
                         d_residual);
@@ -83,7 +98,10 @@ void TransformerBlock::backward_input(const Tensor& d_y, const Tensor& d_x, Save
 }
 
 void TransformerBlock::backward_weights(Saved& saved) {
-  mlp_.backward_weights(saved.mlp);
+  if (moe_)
+    moe_->backward_weights(saved.moe);
+  else
+    mlp_->backward_weights(saved.mlp);
   norm2_.backward_weights(cross_ ? saved.crossed : saved.residual, saved.statistics2,
                           saved.d_norm2);
   if (cross_) {
@@ -99,7 +117,7 @@ Parameters TransformerBlock::parameters() {
   Parameters cross;
   if (cross_) cross = joined({cross_->norm.parameters(), cross_->attention.parameters()});
   return joined({norm1_.parameters(), attention_.parameters(), cross, norm2_.parameters(),
-                 mlp_.parameters()});
+                 moe_ ? moe_->parameters() : mlp_->parameters()});
 }
 
 }  // namespace layers

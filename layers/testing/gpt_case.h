@@ -116,6 +116,7 @@ class GptRanks {
       types_.push_back(run.types(m));
       lengths_.push_back(run.lengths(m));
       decoder_tokens_.push_back(run.decoder_tokens(m));
+      routing_.emplace_back(static_cast<std::size_t>(run.config.layers));
     }
   }
 
@@ -130,9 +131,10 @@ class GptRanks {
     return loss;
   }
 
-  TokenBatch batch(int m) const {
+  TokenBatch batch(int m) {
     const auto index = static_cast<std::size_t>(m);
     TokenBatch batch{tokens_[index].data(), targets_[index].data(), case_.sequences, case_.draw(m)};
+    if (case_.config.has_experts()) batch.routing = &routing_[index];
     if (case_.config.architecture != Architecture::decoder) {
       batch.types = types_[index].data();
       batch.lengths = lengths_[index].data();
@@ -154,7 +156,10 @@ class GptRanks {
       stage->forward(m, batch, in, out);
       in = out;
     }
-    return machine::to_doubles(in).front();
+    double loss = machine::to_doubles(in).front();
+    for (const RoutingRecord& record : routing_[static_cast<std::size_t>(m)])
+      if (!record.chosen.empty()) loss += static_cast<double>(case_.rows()) * record.losses;
+    return loss;
   }
 
   void backward(int m) {
@@ -214,6 +219,7 @@ class GptRanks {
   std::unique_ptr<machine::Device> host_ = machine::make_host_device();  // for checkpoints
   std::vector<std::unique_ptr<GptStage>> stages_;
   std::vector<std::vector<std::int32_t>> tokens_, targets_, types_, lengths_, decoder_tokens_;
+  std::vector<std::vector<RoutingRecord>> routing_;  // by micro-batch, then by layer
   std::vector<std::int32_t> encoder_buckets_ = case_.buckets(false);
   std::vector<std::int32_t> decoder_buckets_ = case_.buckets(true);
 };

@@ -170,6 +170,13 @@ inline GptConfig t5(GptConfig config) {
   return config;
 }
 
+inline GptConfig with_experts(GptConfig config) {
+  config.moe.num_experts = 4;
+  config.moe.aux_loss_coeff = 0.1;
+  config.moe.z_loss_coeff = 0.01;
+  return config;
+}
+
 // For a single layer: random weights large enough that attention is far from uniform.
 inline Initializer large_values(unsigned seed) {
   return {.seed = seed,

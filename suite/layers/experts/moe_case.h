@@ -10,8 +10,8 @@
 
 #include "collectives/communicator/communicator.h"
 #include "layers/experts/expert_groups.h"
-#include "layers/experts/moe_config.h"
 #include "layers/experts/routing.h"
+#include "layers/moe_config.h"
 #include "suite/reference/moe_reference.h"
 #include "suite/reference/unit.h"
 

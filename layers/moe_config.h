@@ -44,6 +44,7 @@ struct MoeConfig {
 
   bool drops() const { return expert_capacity_factor > 0; }
   bool pads() const { return drops() && pad_expert_input_to_capacity; }
+  bool operator==(const MoeConfig&) const = default;
   // Returns the tokens of one rank that an expert takes: ceil(factor tokens topk / experts), at
   // most all tokens.
   std::int64_t capacity(std::int64_t tokens) const;

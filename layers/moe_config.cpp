@@ -1,4 +1,4 @@
-#include "layers/experts/moe_config.h"
+#include "layers/moe_config.h"
 
 #include <algorithm>
 #include <cmath>
