@@ -96,7 +96,7 @@ std::vector<HuggingFaceTensor> llama(const TrainingConfig::Model& model) {
 bool is_llama(const TrainingConfig::Model& model) {
   return model.architecture == layers::Architecture::decoder &&
          model.normalization == layers::Normalization::rms_norm && model.swiglu && model.rotary() &&
-         model.disable_bias_linear;
+         model.disable_bias_linear && !model.has_experts();
 }
 
 // Returns the model without padding rows.

@@ -41,6 +41,15 @@ std::vector<const Key*> model_keys(TrainingConfig& config) {
   return all;
 }
 
+// Checkpoints of models without experts do not have their keys.
+bool is_of_experts(const Key& key, TrainingConfig& config) {
+  const void* const at = key.field(config).address();
+  const layers::MoeConfig& moe = config.model.moe;
+  return at == &config.model.moe_layer_freq ||
+         (std::greater_equal<>{}(at, static_cast<const void*>(&moe)) &&
+          std::less<>{}(at, static_cast<const void*>(&moe + 1)));
+}
+
 // The parts of a range that this rank saves. A rank that shards nothing saves its shard, too.
 std::vector<Range> saved(const zero::Layout& layout, bool sharded, int dp_rank, Range range) {
   if (sharded) return {range};
@@ -73,11 +82,13 @@ zero::Texts shape_keys(TrainingConfig::Model model) {
   model.ffn_hidden_size = model.ffn();
   model.group_query_attention = groups != model.heads;
   model.num_query_groups = model.group_query_attention ? groups : 1;
+  if (model.has_experts()) model.moe.ffn_hidden_size = model.mixture().ffn_hidden_size;
   if (!model.rotary()) model.rotary_base = layers::GptConfig().rotary_base;
   config.model = std::move(model);
   zero::Texts keys;
   for (const Key* key : model_keys(config))
-    keys[std::string(key->command_name())] = key->field(config).text();
+    if (config.model.has_experts() || !is_of_experts(*key, config))
+      keys[std::string(key->command_name())] = key->field(config).text();
   keys["--seq-length"] = std::to_string(config.model.sequence);
   keys["--vocab-size"] =
       std::to_string(config.model.tokens > 0 ? config.model.tokens : config.model.vocabulary);
@@ -129,6 +140,7 @@ TrainingConfig::Model model_of(const zero::Checkpoint& checkpoint) {
     for (const Key* key : model_keys(config)) {
       const std::string name(key->command_name());
       if (is_left_open(texts, name)) continue;
+      if (is_of_experts(*key, config) && !texts.contains(name)) continue;
       const configuration::Field field = key->field(config);
       field.set(configuration::value_of(field.kind(), text(name)));
     }

@@ -435,7 +435,8 @@ TEST_F(Configuration, ParsesMegatronArguments) {
   expect_words(words("--fp16 yes"), {"--fp16 is a switch", "'yes'"});
   expect_words(words("fp16"), {"'fp16' is not an argument"});
   expect_words(words("--recompute-granularity selectve"), {"'selectve'", "'selective'"});
-  expect_words(words("--num-experts 8"), {"--num-experts", "dense"});
+  EXPECT_EQ(words("--num-experts 8 --moe-router-topk 1"), "accepted");
+  expect_words(words("--num-experts 8 --moe-token-drop-policy prob"), {"'prob'", "'probs'"});
   expect_words(words("--hidden-dropout 1"), {"--hidden-dropout", "from 0 to"});
   EXPECT_EQ(words("--hidden-dropout 0.1 --attention-dropout 0.0"), "accepted");
   EXPECT_EQ(

@@ -27,6 +27,10 @@ T parse(const std::string& text) {
   if constexpr (std::is_same_v<T, layers::RecomputeMethod>) return layers::recompute_method(text);
   if constexpr (std::is_same_v<T, layers::CpCommType>) return layers::cp_comm_type(text);
   if constexpr (std::is_same_v<T, layers::SequenceOrder>) return layers::sequence_order(text);
+  if constexpr (std::is_same_v<T, layers::LoadBalancing>) return layers::load_balancing(text);
+  if constexpr (std::is_same_v<T, layers::TokenDropPolicy>) return layers::token_drop_policy(text);
+  if constexpr (std::is_same_v<T, layers::TokenDispatcherType>)
+    return layers::token_dispatcher_type(text);
   if constexpr (std::is_same_v<T, zero::OffloadDevice>) return zero::find_offload_device(text);
 }
 

@@ -17,6 +17,7 @@
 
 #include "layers/context_parallel/context_parallel.h"
 #include "layers/models/activation_options.h"
+#include "layers/moe_config.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
 #include "suite/files/json_leaves.h"
@@ -45,6 +46,7 @@ class Field {
                std::array<double, 2>*, machine::Dtype*, machine::Transport*, layers::Normalization*,
                layers::PositionEmbedding*, layers::Architecture*, layers::RecomputeGranularity*,
                layers::RecomputeMethod*, layers::CpCommType*, layers::SequenceOrder*,
+               layers::LoadBalancing*, layers::TokenDropPolicy*, layers::TokenDispatcherType*,
                zero::OffloadDevice*>
       at_;
 };

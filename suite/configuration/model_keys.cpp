@@ -14,6 +14,10 @@ const Needs learned{"--position-embedding-type learned_absolute",
                     [](const TrainingConfig& c) { return c.model.learned_positions(); }};
 const Needs rope{"--position-embedding-type rope",
                  [](const TrainingConfig& c) { return c.model.rotary(); }};
+const Needs experts{"--num-experts", [](const TrainingConfig& c) { return c.model.has_experts(); }};
+const Needs capacity{"--moe-expert-capacity-factor",
+                     [](const TrainingConfig& c) { return c.model.moe.drops(); }};
+constexpr Limits coefficient() { return {.most = 1e6}; }
 
 }  // namespace
 
@@ -61,6 +65,25 @@ std::vector<Key> model_keys() {
       row("--rotary-base", "", AT(model.rotary_base), {.least = 1, .most = 1e15}, &rope),
       row("--hidden-dropout", "", AT(model.hidden_dropout), {.most = below_one}),
       row("--attention-dropout", "", AT(model.attention_dropout), {.most = below_one}),
+      row("--num-experts", "", AT(model.moe.num_experts), {.least = 1, .most = 1e5}),
+      row("--moe-layer-freq", "", AT(model.moe_layer_freq), {.least = 1, .most = 1e5}, &experts),
+      row("--moe-ffn-hidden-size", "", AT(model.moe.ffn_hidden_size), extent(), &experts),
+      row("--moe-shared-expert-intermediate-size", "",
+          AT(model.moe.shared_expert_intermediate_size), extent(), &experts),
+      row("--moe-router-topk", "", AT(model.moe.topk), {.least = 1, .most = 1e5}, &experts),
+      row("--moe-router-pre-softmax", "", AT(model.moe.pre_softmax), {}, &experts),
+      row("--moe-router-load-balancing-type", "", AT(model.moe.load_balancing),
+          {.choices = {"none", "aux_loss", "sinkhorn"}}, &experts),
+      row("--moe-aux-loss-coeff", "", AT(model.moe.aux_loss_coeff), coefficient(), &experts),
+      row("--moe-z-loss-coeff", "", AT(model.moe.z_loss_coeff), coefficient(), &experts),
+      row("--moe-expert-capacity-factor", "", AT(model.moe.expert_capacity_factor), coefficient(),
+          &experts),
+      row("--moe-token-drop-policy", "", AT(model.moe.token_drop_policy),
+          {.choices = {"probs", "position"}}, &capacity),
+      row("--moe-pad-expert-input-to-capacity", "", AT(model.moe.pad_expert_input_to_capacity), {},
+          &capacity),
+      row("--moe-token-dispatcher-type", "", AT(model.moe.token_dispatcher_type),
+          {.choices = {"alltoall", "allgather"}}, &experts),
   };
 }
 

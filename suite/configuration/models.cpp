@@ -42,6 +42,15 @@ layers::GptConfig t5(layers::GptConfig shape) {
   return shape;
 }
 
+layers::GptConfig with_experts(layers::GptConfig shape, int num_experts, double aux_loss_coeff,
+                               double z_loss_coeff = 0) {
+  shape.moe.num_experts = num_experts;
+  shape.moe.aux_loss_coeff = aux_loss_coeff;
+  shape.moe.z_loss_coeff = z_loss_coeff;
+  shape.moe.token_dispatcher_type = layers::TokenDispatcherType::alltoall;
+  return shape;
+}
+
 const std::vector<NamedModel>& models() {
   constexpr int bytes = Corpus::vocabulary;
   constexpr int bytes_and_mask = 384;  // the mask is the last token (trainer/encoder_examples.h)
@@ -76,6 +85,14 @@ const std::vector<NamedModel>& models() {
       {"llama2_70b",
        llama({.layers = 80, .hidden = 8192, .heads = 64, .vocabulary = 32000, .sequence = 4096},
              28672, 8)},
+      {"moe_tiny",
+       with_experts({.layers = 2, .hidden = 32, .heads = 4, .vocabulary = bytes, .sequence = 32}, 4,
+                    0.01, 0.001)},
+      {"mixtral_8x7b",
+       with_experts(
+           llama({.layers = 32, .hidden = 4096, .heads = 32, .vocabulary = 32000, .sequence = 4096},
+                 14336, 8),
+           8, 0.02)},
       {"gpt3_175b",
        {.layers = 96, .hidden = 12288, .heads = 96, .vocabulary = 50257, .sequence = 2048}},
   };

@@ -10,6 +10,8 @@
 //   t5_small, _base, _large  Raffel et al. 2020, arXiv:1910.10683
 //   llama_tiny             Llama's parts, for tests
 //   llama2_7b, _13b, _70b  Touvron et al. 2023, arXiv:2307.09288
+//   moe_tiny               a mixture of experts, for tests
+//   mixtral_8x7b           Jiang et al. 2024, arXiv:2401.04088
 
 #include <string>
 #include <vector>

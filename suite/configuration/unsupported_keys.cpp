@@ -103,9 +103,9 @@ constexpr Reason refused[] = {
     {"attention is dense here", "Megatron's --use-flash-attn", "sparse_attention"},
     {"the program does not generate text", "", "hybrid_engine"},
     {"ZeRO stages select it", "--data-parallel-sharding-strategy", "--use-megatron-fsdp=true"},
-    {"models here are dense", "",
-     "--num-experts=1 --expert-model-parallel-size=1 --expert-tensor-parallel-size=1 "
-     "--moe-router-topk --moe-token-dispatcher-type --moe-grouped-gemm"},
+    {"each rank of a training step has all experts", "",
+     "--expert-model-parallel-size=1 --expert-tensor-parallel-size=1"},
+    {"products of experts are always grouped", "", "--moe-grouped-gemm=true"},
     {"batches have one size", "--global-batch-size", "--rampup-batch-size"},
     {in_samples, "--train-iters", "--train-samples --train-tokens"},
     {in_samples, "--lr-decay-iters", "--lr-decay-samples --lr-decay-tokens"},

@@ -16,15 +16,41 @@ double norm(const Model& model) {
   return static_cast<double>(model.hidden) * (rms ? 1 : 2);
 }
 
+Counts perceptron(const Model& model, double f) {
+  const auto h = static_cast<double>(model.hidden);
+  const double up = (model.swiglu ? 2 : 1) * f, bias = model.disable_bias_linear ? 0 : 1;
+  return {h * up + f * h + bias * up, bias * h};
+}
+
+// The experts of a layer and its router. Each rank has the whole shared expert.
+Counts mixture(const Model& model) {
+  const layers::MoeConfig moe = model.mixture();
+  const Counts expert = perceptron(model, static_cast<double>(moe.ffn_hidden_size)),
+               shared = perceptron(model, static_cast<double>(moe.shared_expert_intermediate_size));
+  const double has_shared = moe.shared_expert_intermediate_size > 0 ? 1 : 0;
+  return {moe.num_experts * expert.cut,
+          moe.num_experts * (expert.whole + static_cast<double>(model.hidden)) +
+              has_shared * (shared.cut + shared.whole)};
+}
+
+// The mean over the layers.
 Counts layer(const Model& model) {
-  const auto h = static_cast<double>(model.hidden), f = static_cast<double>(model.ffn());
+  const auto h = static_cast<double>(model.hidden);
   const auto a = static_cast<double>(model.heads), g = static_cast<double>(model.query_groups());
-  const double qkv = h + 2 * h * g / a, up = (model.swiglu ? 2 : 1) * f;
-  Counts counts{h * qkv + h * h + h * up + f * h, 2 * norm(model)};
+  const double qkv = h + 2 * h * g / a;
+  Counts counts{h * qkv + h * h, 2 * norm(model)};
   if (!model.disable_bias_linear) {
-    counts.cut += qkv + up;
-    counts.whole += 2 * h;
+    counts.cut += qkv;
+    counts.whole += h;
   }
+  const double experts =
+      static_cast<double>(model.moe_layers()) / std::max(model.layers, 1);  // of the layers
+  const auto add = [&](const Counts& more, double share) {
+    counts.cut += share * more.cut;
+    counts.whole += share * more.whole;
+  };
+  if (experts < 1) add(perceptron(model, static_cast<double>(model.ffn())), 1 - experts);
+  if (experts > 0) add(mixture(model), experts);
   return counts;
 }
 
@@ -84,7 +110,12 @@ double parameters_of_rank(const Model& model, const machine::Degrees& degrees) {
 }
 
 double largest_part(const Model& model) {
-  const auto h = static_cast<double>(model.hidden), f = static_cast<double>(model.ffn());
+  const auto h = static_cast<double>(model.hidden);
+  const auto of_expert =
+      static_cast<double>(model.has_experts() ? model.mixture().ffn_hidden_size : 0);
+  const double f = model.moe_layers() < model.layers
+                       ? std::max(static_cast<double>(model.ffn()), of_expert)
+                       : of_expert;
   const double up = (model.swiglu ? 2 : 1) * f, bias = model.disable_bias_linear ? 0 : 1;
   const double qkv = h + 2 * h * model.query_groups() / std::max(model.heads, 1);
   return std::max(

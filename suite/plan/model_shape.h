@@ -3,8 +3,9 @@
 // has, with biases and LayerNorm,
 //   q, k, v      h (h + 2 h g/a) + (h + 2 h g/a)        projection   h² + h
 //   ffn          u h f + u f + f h + h                   norms        4 h
-// where u is 2 with swiglu and 1 without: 12 h² + 13 h for GPT-2's f = 4h, g = a. The other
-// parameters are the token table V h (twice if untied), learned positions s h, and a norm.
+// where u is 2 with swiglu and 1 without: 12 h² + 13 h for GPT-2's f = 4h, g = a. A layer with
+// experts has the ffn of each expert and of the shared one, and the router's num_experts h. The
+// other parameters are the token table V h (twice if untied), learned positions s h, and a norm.
 
 #include "suite/configuration/training_config.h"
 

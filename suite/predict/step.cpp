@@ -259,6 +259,11 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
     throw std::invalid_argument(
         "predict requires architecture decoder or encoder, because it has no time of cross "
         "attention (got encoder-decoder)");
+  if (config.model.has_experts())
+    throw std::invalid_argument(
+        fmt::format("predict requires a model without experts, because it has no time of routers "
+                    "and dispatchers (got num-experts {})",
+                    config.model.moe.num_experts));
   if (config.micro_batches() < 1)
     throw std::invalid_argument(
         fmt::format("global-batch-size is {}; expected at least data-parallel size {} x "

@@ -222,21 +222,16 @@ void run_logits(const MoeSizes& z, const MoeValues& v, std::int64_t t, const OfW
 
 }  // namespace
 
-MoeReference moe_decisions(const MoeSizes& z, const Values& logits) {
-  MoeReference r;
+namespace {
+
+// Sets chosen_weights from chosen.
+void weigh(const MoeSizes& z, const Values& logits, MoeReference& r) {
   for (std::int64_t t = 0; t < z.ranks * z.tokens; ++t) {
-    const Values of_token = row(logits, t, z.experts);
-    Values ranking = of_token;
-    if (z.sinkhorn)
-      ranking = row(sinkhorn(z, logits, t / z.tokens * z.tokens), t % z.tokens, z.experts);
+    const Values of_token = row(logits, t, z.experts), over_all = softmax(of_token);
     Values of_chosen;
     for (std::int64_t k = 0; k < z.topk; ++k)
-      for (std::size_t e = 0; e < ranking.size(); ++e)
-        if (is_among(ranking, e, k + 1) && !is_among(ranking, e, k)) {
-          r.chosen.push_back(static_cast<std::int32_t>(e));
-          of_chosen.push_back(of_token[e]);
-        }
-    const Values over_all = softmax(of_token), over_chosen = softmax(of_chosen);
+      of_chosen.push_back(of_token[at(r.chosen[at(t * z.topk + k)])]);
+    const Values over_chosen = softmax(of_chosen);
     for (std::int64_t k = 0; k < z.topk; ++k) {
       const auto e = at(r.chosen[at(t * z.topk + k)]);
       r.chosen_weights.push_back(z.sinkhorn && z.topk == 1          ? logistic(of_token[e])
@@ -244,6 +239,35 @@ MoeReference moe_decisions(const MoeSizes& z, const Values& logits) {
                                                                     : over_chosen[at(k)]);
     }
   }
+}
+
+// Returns decisions that are given, with their weights.
+MoeReference given_decisions(const MoeSizes& z, const MoeValues& v) {
+  MoeReference r;
+  r.chosen = v.given_chosen;
+  r.choices = v.given_choices;
+  weigh(z, v.logits, r);
+  r.weights = r.chosen_weights;
+  for (std::size_t i = 0; i < r.choices.size(); ++i)
+    if (r.choices[i] < 0) r.weights[i] = 0;
+  return r;
+}
+
+}  // namespace
+
+MoeReference moe_decisions(const MoeSizes& z, const Values& logits) {
+  MoeReference r;
+  for (std::int64_t t = 0; t < z.ranks * z.tokens; ++t) {
+    const Values of_token = row(logits, t, z.experts);
+    Values ranking = of_token;
+    if (z.sinkhorn)
+      ranking = row(sinkhorn(z, logits, t / z.tokens * z.tokens), t % z.tokens, z.experts);
+    for (std::int64_t k = 0; k < z.topk; ++k)
+      for (std::size_t e = 0; e < ranking.size(); ++e)
+        if (is_among(ranking, e, k + 1) && !is_among(ranking, e, k))
+          r.chosen.push_back(static_cast<std::int32_t>(e));
+  }
+  weigh(z, logits, r);
   r.choices = r.chosen;
   r.weights = r.chosen_weights;
   if (z.capacity == 0) return r;
@@ -267,7 +291,7 @@ MoeReference moe_decisions(const MoeSizes& z, const Values& logits) {
 }
 
 MoeReference moe_reference(const MoeSizes& z, const MoeValues& v) {
-  MoeReference r = moe_decisions(z, v.logits);
+  MoeReference r = v.given_chosen.empty() ? moe_decisions(z, v.logits) : given_decisions(z, v);
   for (std::int64_t t = 0; t < z.ranks * z.tokens; ++t)
     for (std::int64_t e = 0; e < z.experts; ++e) {
       double sum = 0, size = 0;

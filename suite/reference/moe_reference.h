@@ -34,10 +34,13 @@ struct MoePerceptron {
 };
 
 // x, d_y: [ranks, tokens, hidden]. logits: [ranks, tokens, experts]. router: [experts, hidden].
+// given_chosen, given_choices: MoeReference's chosen and choices, or empty: they follow from
+// logits.
 struct MoeValues {
   std::vector<double> x, d_y, logits, router;
-  std::vector<MoePerceptron> experts;
-  MoePerceptron shared;
+  std::vector<std::int32_t> given_chosen{}, given_choices{};
+  std::vector<MoePerceptron> experts{};
+  MoePerceptron shared{};
 };
 
 struct MoeReference {

@@ -50,6 +50,16 @@ zero::Selected selected(const Trainer& trainer, std::int64_t Selected::*which) {
   return all;
 }
 
+// Returns the case of a chunk for one micro-batch, with the rows of its experts.
+layers::StageCase with_rows(layers::StageCase chunk, const layers::GptConfig& model,
+                            const RoutedRows& rows, int micro_batch) {
+  if (rows.empty()) return chunk;
+  const layers::BlockRange blocks = chunk.stage.blocks(model);
+  const auto& of_layers = rows[static_cast<std::size_t>(micro_batch)];
+  chunk.experts.rows = {of_layers.begin() + blocks.begin, of_layers.begin() + blocks.end};
+  return chunk;
+}
+
 // Calls each(chunk, kind, times) for the actions of a step.
 template <class Each>
 void each_action(const Trainer& trainer, const Each& each) {
@@ -80,16 +90,25 @@ std::vector<collectives::CollectiveCalls> calls_of_layers(const Trainer& trainer
   return all;
 }
 
-// Returns the messages of attention over cp in a step.
-layers::ContextMessages messages_over_cp(const Trainer& trainer) {
+// Returns the messages of attention over cp and of experts in a step.
+layers::ContextMessages messages_of_layers(const Trainer& trainer) {
   using pipeline::Kind;
   layers::ContextMessages all;
-  each_action(trainer, [&](const layers::StageCase& chunk, Kind kind, int times) {
-    const layers::GptConfig& model = trainer.config().model;
+  const layers::GptConfig& model = trainer.config().model;
+  const auto add = [&](const layers::StageCase& chunk, Kind kind, int times) {
     if (kind == Kind::forward) layers::add(all, layers::forward_messages(model, chunk), times);
     if (kind == Kind::backward || kind == Kind::backward_input)
       layers::add(all, layers::backward_input_messages(model, chunk), times);
-  });
+  };
+  const RoutedRows rows = routed_rows(trainer);
+  if (rows.empty()) {
+    each_action(trainer, add);
+    return all;
+  }
+  const std::vector<layers::StageCase> chunks = chunks_of(trainer);
+  for (const pipeline::Action& action : trainer.schedules().of(stage_of(trainer)))
+    add(with_rows(chunks[static_cast<std::size_t>(action.chunk)], model, rows, action.micro_batch),
+        action.kind, 1);
   return all;
 }
 
@@ -121,17 +140,23 @@ std::vector<std::string> groups_by_library(const Trainer& trainer) {
 }
 
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
-                           int stage, int cp_rank) {
+                           int stage, int cp_rank, const RoutedRows& rows,
+                           const layers::ExpertRank& experts) {
   using pipeline::Kind;
-  const std::vector<layers::StageCase> chunks =
-      chunk_cases(config, schedules.placement, stage, cp_rank);
+  std::vector<layers::StageCase> chunks = chunk_cases(config, schedules.placement, stage, cp_rank);
+  for (layers::StageCase& chunk : chunks) chunk.experts = experts;
+  // By micro-batch and chunk, if the rows of experts are given; else by chunk.
   std::vector<layers::StageMemory> memory;
-  for (const layers::StageCase& chunk : chunks)
-    memory.push_back(layers::stage_memory(config.model, chunk));
+  for (std::size_t i = 0; i < std::max<std::size_t>(rows.size(), 1); ++i)
+    for (const layers::StageCase& chunk : chunks)
+      memory.push_back(layers::stage_memory(
+          config.model, with_rows(chunk, config.model, rows, static_cast<int>(i))));
   PassagePeaks peaks;
   std::size_t held = 0, on_host = 0, temporary = 0;
   for (const pipeline::Action& action : schedules.of(stage)) {
-    const layers::StageMemory& passage = memory[static_cast<std::size_t>(action.chunk)];
+    const std::size_t first =
+        rows.empty() ? 0 : static_cast<std::size_t>(action.micro_batch) * chunks.size();
+    const layers::StageMemory& passage = memory[first + static_cast<std::size_t>(action.chunk)];
     std::size_t most = 0;  // bytes while the action runs
     switch (action.kind) {
       case Kind::forward:
@@ -169,9 +194,9 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
   return peaks;
 }
 
-PassagePeaks passage_peaks(const Trainer& trainer) {
+PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows) {
   return passage_peaks(trainer.config(), trainer.schedules(), stage_of(trainer),
-                       trainer.grid().coordinate(Axis::cp));
+                       trainer.grid().coordinate(Axis::cp), rows);
 }
 
 zero::ExpectedMemory expected_states(const Trainer& trainer) {
@@ -188,8 +213,8 @@ zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer) {
                                         config.step_options(), passes_of(trainer));
 }
 
-std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
-  const PassagePeaks passage = passage_peaks(trainer);
+std::map<Category, std::size_t> expected_peaks(const Trainer& trainer, const RoutedRows& rows) {
+  const PassagePeaks passage = passage_peaks(trainer, rows);
   const zero::ExpectedMemory states = expected_states(trainer);
   const collectives::CallsCost calls = cost_of_calls(trainer);
   const machine::Link& link = trainer.communicator("tp")->link();
@@ -213,7 +238,7 @@ std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expecte
   traffic["pp"][{machine::Operation::send_receive, config.precision.dtype}] +=
       boundary_traffic(trainer.schedules().placement, stage_of(trainer), config.micro_batches(),
                        boundary(config).bytes());
-  layers::add(traffic, messages_over_cp(trainer));
+  layers::add(traffic, messages_of_layers(trainer));
   return traffic;
 }
 

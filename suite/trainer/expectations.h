@@ -20,9 +20,11 @@ namespace suite {
 struct PassagePeaks {
   std::size_t activations = 0, buffers = 0, host = 0, moved_each_way = 0;
 };
+// rows: of experts; empty: the same number for all experts.
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
-                           int stage, int cp_rank = 0);
-PassagePeaks passage_peaks(const Trainer& trainer);
+                           int stage, int cp_rank = 0, const RoutedRows& rows = {},
+                           const layers::ExpertRank& experts = {});
+PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows = {});
 
 // Returns the cost of all collectives of a step that updates. Collective over the groups whose
 // links are rendezvous links, before the first step.
@@ -33,15 +35,17 @@ std::vector<std::string> groups_by_library(const Trainer& trainer);
 
 // Peak bytes by category over a step that is not the first. buffers: the decay mask, the norm's
 // doubles, the scratch of collectives, and the buffers of PassagePeaks. links, only of rendezvous
-// links: the staging of collectives.
-std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer);
+// links: the staging of collectives. rows: of the step.
+std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer,
+                                                        const RoutedRows& rows = {});
 
 // Host memory and bytes moved per step with offload_optimizer and offload_param (zero/cost/cost.h).
 zero::ExpectedMemory expected_states(const Trainer& trainer);
 zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer);
 
-// Bytes and messages of one step by group and label, including the exchange of the norm, without
-// the calls that the library runs.
+// Bytes and messages of the last step by group and label, including the exchange of the norm,
+// without the calls that the library runs. Collective over the group with experts, whose messages
+// follow from the routing.
 std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expected_traffic(
     const Trainer& trainer);
 

@@ -219,6 +219,7 @@ void refuse_unlike_gpt2(const layers::GptConfig& config) {
   refuse(positions != layers::PositionEmbedding::learned_absolute, "position-embedding-type",
          name(positions), "learned_absolute");
   refuse(config.swiglu, "swiglu", "1", "0");
+  refuse(config.has_experts(), "num-experts", std::to_string(config.moe.num_experts), "0");
   refuse(config.query_groups() != config.heads, "group-query-attention", "1", "0");
   refuse(config.disable_bias_linear, "disable-bias-linear", "1", "0");
   refuse(config.untie_embeddings_and_output_weights, "untie-embeddings-and-output-weights", "1",

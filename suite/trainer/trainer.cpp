@@ -91,6 +91,10 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   connect_step();
   scale_loss();
   tokens_.allocate(device);
+  if (config_.model.has_experts())
+    routing_.resize(
+        static_cast<std::size_t>(config_.micro_batches()),
+        std::vector<layers::RoutingRecord>(static_cast<std::size_t>(config_.model.layers)));
   if (chunks_->has_loss()) {
     losses_ = Tensor(device, machine::Dtype::float64, {config_.micro_batches()}, Category::buffers);
     device.stream().kernels().fill(losses_,
@@ -181,7 +185,9 @@ void Trainer::connect_executor() {
                                 const Tensor& out) {
     begin_pass(action);
     layers::GptStage& part = (*chunks_)[action.chunk];
-    part.forward(action.micro_batch, tokens_.batch(action.micro_batch), in,
+    layers::TokenBatch batch = tokens_.batch(action.micro_batch);
+    if (!routing_.empty()) batch.routing = &routing_[static_cast<std::size_t>(action.micro_batch)];
+    part.forward(action.micro_batch, batch, in,
                  part.stage().last() ? losses_.slice(action.micro_batch, {1}) : out);
     ended(action);
   };
@@ -270,6 +276,14 @@ void Trainer::draw_data(std::int64_t step) {
 void Trainer::forward_backward(std::int64_t data_of_step) {
   draw_data(data_of_step);
   executor_->run(work_);
+  for (std::vector<layers::RoutingRecord>& micro_batch : routing_)
+    for (layers::RoutingRecord& record : micro_batch) record.given = false;
+}
+
+void Trainer::give_routing(const StepRouting& decisions) {
+  routing_ = decisions;
+  for (std::vector<layers::RoutingRecord>& micro_batch : routing_)
+    for (layers::RoutingRecord& record : micro_batch) record.given = true;
 }
 
 zero::StepResult Trainer::update() {
@@ -328,6 +342,7 @@ double Trainer::mean_loss() {
   double sum = 0;
   if (losses_ && grid_.coordinate(Axis::tp) == 0)
     for (const double loss : to_doubles(losses_)) sum += loss;
+  sum += sum_of_losses(routing_, config_.model.moe.topk);
   double total = 0;
   for (const double theirs : world_.all_gather(group_, sum)) total += theirs;
   return total / step_->divisor();

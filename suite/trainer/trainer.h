@@ -24,6 +24,7 @@
 #include "suite/files/corpus.h"
 #include "suite/trainer/model_chunks.h"
 #include "suite/trainer/model_parts.h"
+#include "suite/trainer/step_routing.h"
 #include "suite/trainer/step_tokens.h"
 #include "zero/stages/step.h"
 #include "zero/states/flat_states.h"
@@ -92,9 +93,14 @@ class Trainer {
   // apart from replicas over dp.
   bool is_first_holder(const collectives::Parameter& parameter) const;
 
-  // Returns the mean of the last forward_backward over all tokens that count. Collective over the
-  // group.
+  // Returns the mean of the last forward_backward over all tokens that count, with the auxiliary
+  // losses of experts. Collective over the group.
   double mean_loss();
+
+  // The decisions of the routers in the last forward_backward; empty without experts.
+  // give_routing: the next one takes these decisions.
+  const StepRouting& routing() const { return routing_; }
+  void give_routing(const StepRouting& decisions);
 
   const TrainingConfig& config() const { return config_; }
   const machine::Grid& grid() const { return grid_; }
@@ -160,6 +166,7 @@ class Trainer {
   // Numbers of passes that add gradients: in a whole step, and so far in this step.
   std::ptrdiff_t gradient_passes_ = 0, passes_begun_ = 0;
   StepTokens tokens_;
+  StepRouting routing_;
   machine::Tensor losses_;                // one double for each micro-batch, on the last stage
   std::int64_t steps_ = 0, updates_ = 0;  // updates: the steps that were not skipped
 };

@@ -60,6 +60,28 @@ void validate_context(const TrainingConfig& config) {
                     config.model.attention_dropout));
 }
 
+void validate_experts(const TrainingConfig& config) {
+  if (!config.model.has_experts()) return;
+  const auto refuse = [](std::string_view needs) {
+    throw std::invalid_argument(fmt::format("num-experts requires {}", needs));
+  };
+  const machine::Degrees& degrees = config.degrees;
+  if (degrees.tp > 1)
+    refuse(
+        fmt::format("tensor-model-parallel-size 1 (got {}), because each rank of tp has the "
+                    "same tokens",
+                    degrees.tp));
+  if (degrees.cp > 1)
+    refuse(
+        fmt::format("context-parallel-size 1 (got {}), because losses and capacities are of "
+                    "whole sequences",
+                    degrees.cp));
+  if (!config.frozen.empty())
+    refuse("no freeze, because the products of a rank's experts are one call");
+  if (!config.zero.options.gradient_compression.algorithm.empty())
+    refuse("no gradient-compression, because its reference has no decisions of routers");
+}
+
 // Residuals of a skipped step would stay, and a new loss scale would not apply to them.
 void validate_compression(const TrainingConfig& config) {
   using machine::Transport;
@@ -100,6 +122,7 @@ void validate(const TrainingConfig& config) {
   config.check_gradient_dtypes();
   validate_compression(config);
   validate_context(config);
+  validate_experts(config);
   validate_batch(config);
   check(options.offload_param, stage, options.offload_optimizer);
   config.learning_rate();

@@ -29,6 +29,10 @@ bool is_in(const void* at, const Part& part) {
 // another value of curve_keys.
 bool is_only_placement(const void* at, const TrainingConfig& config) {
   const TrainingConfig::Model& model = config.model;
+  // The losses of experts are means over a micro-batch.
+  if (model.has_experts() && is_in(at, config.batch.micro_batch_size)) return false;
+  if (!model.has_experts() && (is_in(at, model.moe) || is_in(at, model.moe_layer_freq)))
+    return true;
   return is_in(at, config.degrees) || is_in(at, config.pipeline) || is_in(at, config.activations) ||
          is_in(at, config.zero) || is_in(at, config.transport) || is_in(at, config.precision) ||
          is_in(at, config.tensor_parallel) || is_in(at, config.batch.micro_batch_size) ||

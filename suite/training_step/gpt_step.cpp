@@ -205,6 +205,25 @@ struct GptStep : StepUnit {
         {both, in_bfloat16, batch, vary("recompute-granularity", {"selective"})},
         grids({4}, {1}, {4}, {1}));
     add_compression_slices(sweep);
+    // Covers experts: without drops and with capacities, both dispatchers, losses in the second
+    // forward of a recomputed layer, and dense layers between.
+    const auto experts = vary("model", {"moe_tiny"});
+    const auto moe = [&](const char* arguments) {
+      return Variations{experts, batch, vary("model-args", {arguments})};
+    };
+    add(full, "experts",
+        {experts, floats, stages, vary("recompute-granularity", {"none", "selective", "full"})},
+        grids({1, 2, 4}, {1}, {1, 2}, {1, 2, 4}));
+    add(edges, "experts",
+        moe("--moe-expert-capacity-factor 0.75 --moe-token-dispatcher-type allgather") +
+            Variations{vary("zero-stage", {"2"})},
+        grids({2}, {1}, {1}, {2}));
+    add(edges, "experts",
+        moe("--num-layers 4 --moe-layer-freq 2 --moe-shared-expert-intermediate-size 48 "
+            "--hidden-dropout 0.1 --swiglu") +
+            Variations{in_bfloat16, full_recompute, vary("micro-batch-size", {"2"}),
+                       vary("schedule", {"zb_h1"})},
+        grids({2}, {1}, {2}, {1}));
     // Covers frozen parameters at both ends of a pipeline, and a table that both stages hold.
     const auto body = vary("freeze", {"blocks.0.*+head.norm.*"});
     add(full, "overlap", held + Variations{overlap}, tp_and_dp);
@@ -275,6 +294,7 @@ struct GptStep : StepUnit {
     const auto trainer = make_trainer();
     std::map<std::string, ParameterHistory> mine;
     losses_.clear();
+    TrainingRouting routing;  // of all ranks, as at degree 1
     double first_norm = 0;
     zero::LossScale scale(config_.precision.loss_scale);
     std::vector<double> scales;
@@ -287,6 +307,10 @@ struct GptStep : StepUnit {
                   std::vector{trainer->optimizer_step().divisor()},
                   std::vector{tokens_that_count(config_, corpus_, step)});
       losses_.push_back(trainer->mean_loss());
+      if (config_.model.has_experts()) {
+        judge_decisions(judge, config_, step + 1, trainer->routing());
+        routing.push_back(gathered_routing(*trainer, trainer->routing()));
+      }
       trainer->optimizer_step().reduce();
       const bool overflow = gradients_overflow(*trainer, context_.world, context_.group);
       skipped_[static_cast<std::size_t>(step)] = overflow;
@@ -314,7 +338,7 @@ struct GptStep : StepUnit {
       if (step == 0) judge_repeated(judge, *trainer);
     }
     if (saves_weights()) trainer->save(context_.save_file);
-    const Reference reference = shared_reference();
+    const Reference reference = shared_reference(routing);
     exact_losses_ = reference.exact.losses;
     loss_bounds_ = reference.bounds.losses;
     for (std::size_t step = 0; step < reference.exact.magnitudes.size(); ++step)
@@ -332,6 +356,10 @@ struct GptStep : StepUnit {
         compare_parameter(judge, *parameter, mine.at(parameter->name), reference,
                           first_taken(skipped_) + 1, trainer_tp_rank());
     });
+    for (std::size_t step = 0; step < routing.size(); ++step)
+      judge.numerics(fmt::format("logits of the routers in step {} against double", step + 1),
+                     distance(logits_of(routing[step]), reference.exact.logits[step]),
+                     reference.bounds.logits[step]);
     loss_error_ = 0;
     for (std::size_t step = 0; step < losses_.size(); ++step) {
       loss_error_ =
@@ -350,11 +378,11 @@ struct GptStep : StepUnit {
   }
 
   // Rank 0 computes the reference once; the other ranks wait for it.
-  Reference shared_reference() {
+  Reference shared_reference(const TrainingRouting& routing) {
     const bool has_it = context_.group.index == 0;
     return context_.world.broadcast(
         context_.group, 0,
-        has_it ? reference_of(context_.world, config_, corpus_, skipped_) : Reference{});
+        has_it ? reference_of(context_.world, config_, corpus_, skipped_, routing) : Reference{});
   }
 
   std::vector<double> losses_, exact_losses_, loss_bounds_;

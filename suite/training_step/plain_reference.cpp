@@ -1,6 +1,9 @@
 #include "suite/training_step/plain_reference.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 #include <variant>
@@ -39,6 +42,8 @@ plain::Model plain_model(const TrainingConfig& config) {
   plain.rotary_base = model.rotary_base;
   plain.hidden_dropout = model.hidden_dropout;
   plain.attention_dropout = model.attention_dropout;
+  plain.mixture = mixture_sizes(config);
+  plain.experts_every = model.moe_layer_freq;
   return plain;
 }
 
@@ -118,7 +123,62 @@ plain::Batch batch_of(const TrainingConfig& config, const Corpus& corpus, int st
   return batch;
 }
 
+// Adds the decisions of a step.
+plain::Batch with_decisions(plain::Batch batch, const StepRouting& routing) {
+  for (const std::vector<layers::RoutingRecord>& micro_batch : routing) {
+    auto& of_layers = batch.decisions.emplace_back();
+    for (const layers::RoutingRecord& record : micro_batch)
+      of_layers.push_back({record.chosen, record.choices});
+  }
+  return batch;
+}
+
 }  // namespace
+
+// Read from the configuration's own keys.
+MoeSizes mixture_sizes(const TrainingConfig& config) {
+  const layers::MoeConfig& moe = config.model.moe;
+  MoeSizes sizes{.experts = 0};
+  if (moe.num_experts == 0) return sizes;
+  sizes.tokens = std::int64_t{config.batch.micro_batch_size} * config.model.sequence;
+  sizes.hidden = config.model.hidden;
+  sizes.ffn = moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : config.model.ffn();
+  sizes.shared = moe.shared_expert_intermediate_size;
+  sizes.experts = moe.num_experts;
+  sizes.topk = moe.topk;
+  sizes.swiglu = config.model.swiglu;
+  sizes.bias = !config.model.disable_bias_linear;
+  sizes.softmax_over_all = moe.pre_softmax;
+  sizes.sinkhorn = moe.load_balancing == layers::LoadBalancing::sinkhorn;
+  if (moe.load_balancing == layers::LoadBalancing::aux_loss) sizes.aux = moe.aux_loss_coeff;
+  sizes.z = moe.z_loss_coeff;
+  if (moe.expert_capacity_factor > 0)
+    sizes.capacity = std::min(
+        sizes.tokens, static_cast<std::int64_t>(std::ceil(
+                          static_cast<double>(sizes.tokens * sizes.topk) /
+                          static_cast<double>(sizes.experts) * moe.expert_capacity_factor)));
+  sizes.drops_last = moe.token_drop_policy == layers::TokenDropPolicy::position;
+  return sizes;
+}
+
+void judge_decisions(harness::Judge& judge, const TrainingConfig& config, int step,
+                     const StepRouting& routing) {
+  const MoeSizes sizes = mixture_sizes(config);
+  for (std::size_t i = 0; i < routing.size(); ++i)
+    for (std::size_t layer = 0; layer < routing[i].size(); ++layer) {
+      const layers::RoutingRecord& record = routing[i][layer];
+      if (record.chosen.empty()) continue;
+      const MoeReference expected = moe_decisions(sizes, record.logits);
+      const auto compare = [&](std::string_view what, const std::vector<std::int32_t>& got,
+                               const std::vector<std::int32_t>& wanted) {
+        judge.exact(fmt::format("{} of step {}, micro-batch {}, layer {}", what, step, i, layer),
+                    std::vector<double>(got.begin(), got.end()),
+                    std::vector<double>(wanted.begin(), wanted.end()));
+      };
+      compare("experts chosen", record.chosen, expected.chosen);
+      compare("experts after drops", record.choices, expected.choices);
+    }
+}
 
 double tokens_that_count(const TrainingConfig& config, const Corpus& corpus, int step) {
   const plain::Batch batch = batch_of(config, corpus, step);
@@ -135,7 +195,8 @@ std::string why_not_plain(const TrainingConfig& config) {
 }
 
 History plain_history(const TrainingConfig& config, const Corpus& corpus,
-                      const SkippedSteps& skipped, const std::function<void()>& alive) {
+                      const SkippedSteps& skipped, const std::function<void()>& alive,
+                      const TrainingRouting& routing) {
   plain::Training training = plain_training(config);
   const LearningRate rate = config.learning_rate();
   History history;
@@ -143,11 +204,14 @@ History plain_history(const TrainingConfig& config, const Corpus& corpus,
   std::int64_t updates = 0;
   for (int step = 0; step < reference_steps; ++step) {
     const bool skips = skipped[static_cast<std::size_t>(step)];
-    const plain::Step result =
-        training.step(batch_of(config, corpus, step), rate.after(updates), skips);
+    const StepRouting& decisions =
+        routing.empty() ? StepRouting() : routing[static_cast<std::size_t>(step)];
+    const plain::Step result = training.step(
+        with_decisions(batch_of(config, corpus, step), decisions), rate.after(updates), skips);
     updates += !skips;
     alive();
     history.losses.push_back(result.loss);
+    history.logits.push_back(result.logits);
     if (step == first) {
       history.gradient_norm = result.gradient_norm;
       history.gradient_factor = result.factor;

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "suite/reference/moe_reference.h"
 #include "suite/training_step/reference.h"
 
 namespace suite {
@@ -19,9 +20,17 @@ std::string why_not_plain(const TrainingConfig& config);
 // Returns the number of tokens that count in a step, over all ranks.
 double tokens_that_count(const TrainingConfig& config, const Corpus& corpus, int step);
 
-// Trains reference_steps steps. Parameters have layer 0. Calls `alive` after every step.
+// Returns the sizes of the experts for moe_reference.h, and judges the decisions of a step's
+// routers by their logits, exactly.
+MoeSizes mixture_sizes(const TrainingConfig& config);
+void judge_decisions(harness::Judge& judge, const TrainingConfig& config, int step,
+                     const StepRouting& routing);
+
+// Trains reference_steps steps. Parameters have layer 0. Calls `alive` after every step. routing:
+// of a model with experts.
 History plain_history(const TrainingConfig& config, const Corpus& corpus,
-                      const SkippedSteps& skipped, const std::function<void()>& alive);
+                      const SkippedSteps& skipped, const std::function<void()>& alive,
+                      const TrainingRouting& routing = {});
 
 // A training whose updates use given sums of gradients, one for each step.
 struct DrivenStep {

@@ -37,7 +37,7 @@ void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) 
 
 // Trains the model. probe 0 is not disturbed.
 History train(machine::World& world, const TrainingConfig& judged, const Corpus& corpus,
-              Dtype dtype, int probe, const SkippedSteps& skipped) {
+              Dtype dtype, int probe, const SkippedSteps& skipped, const TrainingRouting& routing) {
   const std::unique_ptr<RangeDevice> range =
       dtype == Dtype::float64 && probe == 0 ? range_device(world, judged) : nullptr;
   const std::unique_ptr<Trainer> made =
@@ -47,8 +47,10 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
   const int first = first_taken(skipped);
   for (int step = 0; step < reference_steps; ++step) {
     world.board().mine().progress.fetch_add(1);  // shows that this rank works and does not hang
+    if (!routing.empty()) trainer.give_routing(routing[static_cast<std::size_t>(step)]);
     trainer.forward_backward();
     history.losses.push_back(trainer.mean_loss());
+    history.logits.push_back(logits_of(trainer.routing()));
     trainer.optimizer_step().reduce();
     if (range) history.magnitudes.push_back(range->take());
     const bool skips = skipped[static_cast<std::size_t>(step)];
@@ -117,48 +119,69 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   return text;
 }
 
+// Returns a text that differs if any decision does.
+std::string what_is_decided(const SkippedSteps& skipped, const TrainingRouting& routing) {
+  std::uint64_t all = 0;
+  const auto add = [&](const std::vector<std::int32_t>& values) {
+    for (const std::int32_t value : values)
+      all = (all ^ static_cast<std::uint32_t>(value)) * 0x100000001b3u;
+  };
+  for (const StepRouting& step : routing)
+    for (const std::vector<layers::RoutingRecord>& micro_batch : step)
+      for (const layers::RoutingRecord& record : micro_batch) {
+        add(record.chosen);
+        add(record.choices);
+      }
+  return fmt::format("{} {}", fmt::join(skipped, ""), all);
+}
+
 // Returns the plain run, which is the same in every dtype, and is kept for the next one.
 const History& plain_run(machine::World& world, TrainingConfig config, const Corpus& corpus,
-                         const SkippedSteps& skipped) {
+                         const SkippedSteps& skipped, const TrainingRouting& routing) {
   static std::map<std::string, History> kept;
   config.precision = {};
   config.zero.grad_accum_dtype.clear();
   config.zero.communication_data_type.clear();
-  const std::string key =
-      fmt::format("{} {}", what_is_trained(config, corpus), fmt::join(skipped, ""));
+  const std::string key = what_is_trained(config, corpus) + " " + what_is_decided(skipped, routing);
   const auto [found, fresh] = kept.try_emplace(key);
   if (fresh)
-    found->second =
-        plain_history(config, corpus, skipped, [&] { world.board().mine().progress.fetch_add(1); });
+    found->second = plain_history(
+        config, corpus, skipped, [&] { world.board().mine().progress.fetch_add(1); }, routing);
   return found->second;
 }
 
 Reference make_reference(machine::World& world, const TrainingConfig& config, const Corpus& corpus,
-                         const SkippedSteps& skipped) {
+                         const SkippedSteps& skipped, const TrainingRouting& routing) {
   // Probes are compared with a run of the same code, so that an error of this code does not widen
   // the bounds.
-  const History undisturbed = train(world, config, corpus, Dtype::float64, 0, skipped);
+  const History undisturbed = train(world, config, corpus, Dtype::float64, 0, skipped, routing);
   Reference reference;
-  reference.exact =
-      why_not_plain(config).empty() ? plain_run(world, config, corpus, skipped) : undisturbed;
+  reference.exact = why_not_plain(config).empty()
+                        ? plain_run(world, config, corpus, skipped, routing)
+                        : undisturbed;
   reference.exact.magnitudes = undisturbed.magnitudes;
   for (auto& [name, exact] : reference.exact.parameters)
     exact.layer = undisturbed.parameters.at(name).layer;
-  reference.same = train(world, config, corpus, config.precision.dtype, 0, skipped);
+  reference.same = train(world, config, corpus, config.precision.dtype, 0, skipped, routing);
   Bounds& bounds = reference.bounds;
   bounds.losses.assign(reference_steps, 0);
+  bounds.logits.assign(reference_steps, 0);
   for (int probe = 1; probe <= probes; ++probe) {
-    const History disturbed = train(world, config, corpus, Dtype::float64, probe, skipped);
+    const History disturbed = train(world, config, corpus, Dtype::float64, probe, skipped, routing);
     for (const auto& [name, exact] : undisturbed.parameters) {
       const ParameterHistory& other = disturbed.parameters.at(name);
       ParameterBounds& bound = bounds.parameters[name];
       bound.after_all =
           std::max(bound.after_all, probe_margin * distance(exact.after_all, other.after_all));
     }
-    for (std::size_t step = 0; step < reference_steps; ++step)
+    for (std::size_t step = 0; step < reference_steps; ++step) {
       bounds.losses[step] =
           std::max(bounds.losses[step],
                    probe_margin * std::abs(disturbed.losses[step] - undisturbed.losses[step]));
+      bounds.logits[step] =
+          std::max(bounds.logits[step],
+                   probe_margin * distance(disturbed.logits[step], undisturbed.logits[step]));
+    }
   }
   // Stored values have one more rounding than the master copy, which is rounded once per step.
   const double u = unit_roundoff(config.precision.dtype);
@@ -188,8 +211,10 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
     bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);
   }
   // The loss is the output of the last layer, so the error of the whole forward bounds it.
-  for (std::size_t step = 0; step < reference_steps; ++step)
+  for (std::size_t step = 0; step < reference_steps; ++step) {
     bounds.losses[step] += loss_epsilon(config) * std::abs(reference.exact.losses[step]);
+    bounds.logits[step] += loss_epsilon(config) * norm(reference.exact.logits[step]);
+  }
   return reference;
 }
 
@@ -324,21 +349,32 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
   return forward_epsilon(config, depth) + k * std::pow(c, depth) * (in_sums + on_wire);
 }
 
+std::vector<double> logits_of(const StepRouting& routing) {
+  std::vector<double> all;
+  for (const std::vector<layers::RoutingRecord>& micro_batch : routing)
+    for (const layers::RoutingRecord& record : micro_batch)
+      all.insert(all.end(), record.logits.begin(), record.logits.end());
+  return all;
+}
+
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
-                              const Corpus& corpus, const SkippedSteps& skipped) {
+                              const Corpus& corpus, const SkippedSteps& skipped,
+                              const TrainingRouting& routing) {
   static std::map<std::string, std::unique_ptr<Reference>> kept;
-  const std::string key =
-      fmt::format("{} {}", what_is_trained(config, corpus), fmt::join(skipped, ""));
+  const std::string key = what_is_trained(config, corpus) + " " + what_is_decided(skipped, routing);
   auto& found = kept[key];
-  if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus, skipped));
+  if (!found)
+    found = std::make_unique<Reference>(make_reference(world, config, corpus, skipped, routing));
   return *found;
 }
 
 const FirstStep& first_step_of(machine::World& world, const TrainingConfig& config,
-                               const Corpus& corpus, std::size_t skipped_steps) {
+                               const Corpus& corpus, std::size_t skipped_steps,
+                               const TrainingRouting& routing) {
   static std::string kept_key;
   static FirstStep kept;
-  const std::string key = fmt::format("{} {}", what_is_trained(config, corpus), skipped_steps);
+  const std::string key = fmt::format("{} {} {}", what_is_trained(config, corpus), skipped_steps,
+                                      what_is_decided({}, routing));
   if (key == kept_key) return kept;
   kept_key.clear();
   kept = {};
@@ -347,6 +383,7 @@ const FirstStep& first_step_of(machine::World& world, const TrainingConfig& conf
       reference_trainer(world, config, corpus, Dtype::float64, range.get());
   for (std::size_t step = 0; step <= skipped_steps; ++step) {
     world.board().mine().progress.fetch_add(1);  // shows that this rank works and does not hang
+    if (!routing.empty()) trainer->give_routing(routing[step]);
     trainer->forward_backward();
     kept.loss = trainer->mean_loss();
     trainer->optimizer_step().reduce();

@@ -26,6 +26,10 @@
 // worst one). If the bound of the first step is larger, it is used instead. Rounding of the values
 // themselves is added. No measured deviation of the judged code is used.
 //
+// A model with experts is trained with the judged run's decisions (chosen and dropped tokens), in
+// every run of the reference: a choice between two equal logits may differ by rounding, and then no
+// bound holds. The unit judges the decisions by the judged logits, exactly, and the logits here.
+//
 // The reference skips the steps that the judged run skipped because its gradients overflowed.
 // must_overflow (half_range.h) judges whether these steps must be skipped. "The first step" is the
 // first step that is not skipped.
@@ -69,10 +73,11 @@ struct History {
   double gradient_norm = 0;    // norm in the first step, before clipping
   double gradient_factor =
       1;  // clipping and the divisor scale the first step's raw gradients by this
-  std::vector<StepMagnitudes> magnitudes;  // of each step in double, if the judged dtype is half
+  std::vector<StepMagnitudes> magnitudes;   // of each step in double, if the judged dtype is half
+  std::vector<std::vector<double>> logits;  // of the routers in each step, by micro-batch and layer
   static auto members(auto& self) {
     return std::tie(self.parameters, self.losses, self.gradient_norm, self.gradient_factor,
-                    self.magnitudes);
+                    self.magnitudes, self.logits);
   }
 };
 
@@ -83,7 +88,8 @@ struct ParameterBounds {
 struct Bounds {
   std::map<std::string, ParameterBounds> parameters;
   std::vector<double> losses;
-  static auto members(auto& self) { return std::tie(self.parameters, self.losses); }
+  std::vector<double> logits;  // of each step
+  static auto members(auto& self) { return std::tie(self.parameters, self.losses, self.logits); }
 };
 
 struct Reference {
@@ -93,10 +99,16 @@ struct Reference {
   static auto members(auto& self) { return std::tie(self.exact, self.same, self.bounds); }
 };
 
+// The decisions of the routers in each step (gathered_routing); empty without experts.
+using TrainingRouting = std::vector<StepRouting>;
+// Returns the logits of a step's routers, by micro-batch and layer.
+std::vector<double> logits_of(const StepRouting& routing);
+
 // Trains this config's model at degree 1 on this rank only (rank 0 of the world). The process keeps
 // the result, because it does not depend on the degrees, the schedule or the ZeRO stage.
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
-                              const Corpus& corpus, const SkippedSteps& skipped = {});
+                              const Corpus& corpus, const SkippedSteps& skipped = {},
+                              const TrainingRouting& routing = {});
 
 // The first step that is not skipped, in double at degree 1, and the skipped steps before it.
 struct FirstStep {
@@ -106,7 +118,8 @@ struct FirstStep {
 };
 // Keeps only the last result for the process, because that of GPT-2 124M takes 1 GB.
 const FirstStep& first_step_of(machine::World& world, const TrainingConfig& config,
-                               const Corpus& corpus, std::size_t skipped_steps);
+                               const Corpus& corpus, std::size_t skipped_steps,
+                               const TrainingRouting& routing = {});
 
 // Returns a trainer of this config's model at degree 1 on this rank only, on `device` or the host.
 // In half its loss scale is half of the config's, so that it does not overflow in a step that was

@@ -33,7 +33,8 @@ bool take_step(Trainer& trainer, const std::function<void()>& begin) {
   return false;
 }
 
-void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryPeaks& peaks) {
+void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryPeaks& peaks,
+                  const RoutedRows& rows) {
   if (peaks.empty()) return judge.not_applicable(Oracle::memory, none_taken);
   // Reads ZeRO's buckets, the schedule's actions and the rounds of plans.
   judge.shares_reference(Oracle::memory);
@@ -43,7 +44,7 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryP
                             : config.precision.dtype == machine::Dtype::float64 ? 8
                                                                                 : 4;
   judge.memory("one gradient", Category::gradients, size_of(trainer.plan().gradient_dtype), width);
-  for (const auto& [category, bytes] : expected_peaks(trainer))
+  for (const auto& [category, bytes] : expected_peaks(trainer, rows))
     judge.memory(category, peaks.at(category), bytes);
   if (const machine::Device* host = trainer.checkpoint_host())
     judge.memory("checkpoints in host memory", machine::Category::activations,

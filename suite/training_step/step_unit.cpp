@@ -120,6 +120,7 @@ void StepUnit::warm_up(const std::function<void()>& begin) {
     begin();
   });
   if (!taken) return;
+  rows_ = routed_rows(*trainer_);
   for (const machine::Category category : machine::all_categories)
     peaks_[category] = ledger.peak(category) - before[category];
 }
@@ -146,7 +147,7 @@ harness::Cost StepUnit::cost() const {
 void StepUnit::judge_step(harness::Judge& judge) {
   last_timeline_ = trainer_->timeline();
   by_library_ = groups_by_library(*trainer_);
-  judge_memory(judge, *trainer_, peaks_);
+  judge_memory(judge, *trainer_, peaks_, rows_);
   judge_volume(judge, *trainer_);
   judge_schedule(judge, *trainer_);
   trainer_.reset();

@@ -76,6 +76,7 @@ class StepUnit {
 
  private:
   CategoryPeaks peaks_;  // peaks of a step; empty if all steps were skipped
+  RoutedRows rows_;      // of its experts
   StepRecorder recorder_;
   std::unique_ptr<Trainer> trainer_;
   std::uint64_t first_step_hash_ = 0;

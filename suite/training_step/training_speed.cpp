@@ -19,6 +19,7 @@
 
 #include "suite/reference/gradient_terms.h"
 #include "suite/training_step/compressed_training.h"
+#include "suite/training_step/plain_reference.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_products.h"
 #include "suite/training_step/step_unit.h"
@@ -113,16 +114,22 @@ struct TrainingSpeed : StepUnit {
     const auto trainer = make_trainer();
     const bool constant = config_.precision.loss_scale.scaling == zero::LossScaling::constant;
     std::vector<double> scales;
+    TrainingRouting routing;
     for (bool ended = false; !ended;) {
       scales.push_back(trainer->loss_scale());
       trainer->forward_backward();
+      if (config_.model.has_experts()) {
+        judge_decisions(judge, config_, static_cast<int>(scales.size()), trainer->routing());
+        routing.push_back(gathered_routing(*trainer, trainer->routing()));
+      }
       first_loss_ = trainer->mean_loss();
       trainer->optimizer_step().reduce();
       const bool overflow = gradients_overflow(*trainer, context_.world, context_.group);
       ended = !overflow || constant || scales.size() == most_skipped;
       if (ended) {
         trainer->optimizer_step().gather_gradients();
-        trainer->with_values([&] { compare_with_double(judge, *trainer, scales, overflow); });
+        trainer->with_values(
+            [&] { compare_with_double(judge, *trainer, scales, overflow, routing); });
       }
       judge.exact(fmt::format("whether step {} is taken", scales.size()),
                   std::vector{trainer->update().updated ? 1.0 : 0.0},
@@ -142,10 +149,11 @@ struct TrainingSpeed : StepUnit {
   // gradients may not fit in memory. scales: the scales of the steps so far. All these steps were
   // skipped except the last one, which is skipped if is_skipped.
   void compare_with_double(harness::Judge& judge, Trainer& trainer,
-                           const std::vector<double>& scales, bool is_skipped) {
+                           const std::vector<double>& scales, bool is_skipped,
+                           const TrainingRouting& routing) {
     const FirstStep none,
         &exact = context_.group.index == 0
-                     ? first_step_of(context_.world, config_, corpus_, scales.size() - 1)
+                     ? first_step_of(context_.world, config_, corpus_, scales.size() - 1, routing)
                      : none;
     for (std::size_t step = 0; step < exact.magnitudes.size(); ++step)
       judge_overflow(judge, config_, static_cast<int>(step) + 1,

@@ -115,6 +115,10 @@ Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
     }
     if (model.ends_encoder(i)) declare_norm(block + ".end");
     declare_norm(block + ".norm2");
+    if (model.has_experts(i)) {
+      declare_experts(block + ".moe", weight, residual);
+      continue;
+    }
     declare_linear(block + ".mlp.fc1", (model.swiglu ? 2 : 1) * model.ffn, hidden, weight);
     declare_linear(block + ".mlp.fc2", hidden, model.ffn, residual);
   }
@@ -258,9 +262,9 @@ Rows Training::activate_backward(const Rows& inner, const Rows& d_active) const 
   return d_inner;
 }
 
-Block Training::forward(const std::string& name, std::int64_t sequence_index, Block block,
-                        const Rows& x) const {
-  const int hidden = model_.hidden, inner = (model_.swiglu ? 2 : 1) * model_.ffn;
+Block Training::attended(const std::string& name, std::int64_t sequence_index, Block block,
+                         const Rows& x) const {
+  const int hidden = model_.hidden;
   const std::int64_t first = sequence_index * model_.sequence * hidden;
   block.x = x;
   block.norm1 = norm(name + ".norm1", x);
@@ -272,29 +276,56 @@ Block Training::forward(const std::string& name, std::int64_t sequence_index, Bl
   add(block.residual, x);
   if (!block.encoded.empty()) cross(name, sequence_index, block);
   block.norm2 = norm(name + ".norm2", block.before_mlp());
+  return block;
+}
+
+void Training::perceive(const std::string& name, Block& block) const {
+  const int hidden = model_.hidden, inner = (model_.swiglu ? 2 : 1) * model_.ffn;
   block.inner = linear(name + ".mlp.fc1", block.norm2, hidden, inner);
   block.active = activate(block.inner);
   block.y = linear(name + ".mlp.fc2", block.active, model_.ffn, hidden);
-  drop(name + ".mlp.dropout", model_.hidden_dropout, first, block.y);
+}
+
+void Training::finish(const std::string& name, std::int64_t sequence_index, Block& block) const {
+  drop(name + ".mlp.dropout", model_.hidden_dropout,
+       sequence_index * model_.sequence * model_.hidden, block.y);
   add(block.y, block.before_mlp());
+}
+
+Block Training::forward(const std::string& name, std::int64_t sequence_index, Block block,
+                        const Rows& x) const {
+  block = attended(name, sequence_index, std::move(block), x);
+  perceive(name, block);
+  finish(name, sequence_index, block);
   return block;
+}
+
+Rows Training::perceive_backward(const std::string& name, const Block& block, const Rows& d_y) {
+  const int hidden = model_.hidden, inner = (model_.swiglu ? 2 : 1) * model_.ffn;
+  const Rows d_active = linear_backward(name + ".mlp.fc2", block.active, d_y, model_.ffn, hidden);
+  return linear_backward(name + ".mlp.fc1", block.norm2, activate_backward(block.inner, d_active),
+                         hidden, inner);
 }
 
 Rows Training::backward(const std::string& name, std::int64_t sequence_index, const Block& block,
                         const Rows& d_y, Rows* d_bias, Rows* d_encoded) {
-  const int hidden = model_.hidden, inner = (model_.swiglu ? 2 : 1) * model_.ffn;
-  const std::int64_t first = sequence_index * model_.sequence * hidden;
   Rows dropped = d_y;
-  drop(name + ".mlp.dropout", model_.hidden_dropout, first, dropped);
-  const Rows d_active =
-      linear_backward(name + ".mlp.fc2", block.active, dropped, model_.ffn, hidden);
-  const Rows d_norm2 = linear_backward(name + ".mlp.fc1", block.norm2,
-                                       activate_backward(block.inner, d_active), hidden, inner);
+  drop(name + ".mlp.dropout", model_.hidden_dropout,
+       sequence_index * model_.sequence * model_.hidden, dropped);
+  const Rows d_norm2 = perceive_backward(name, block, dropped);
+  return attended_backward(name, sequence_index, block, d_norm2, d_y, d_bias, d_encoded);
+}
+
+Rows Training::attended_backward(const std::string& name, std::int64_t sequence_index,
+                                 const Block& block, const Rows& d_norm2, const Rows& d_y,
+                                 Rows* d_bias, Rows* d_encoded) {
+  const int hidden = model_.hidden;
+  const std::int64_t first = sequence_index * model_.sequence * hidden;
   Rows d_residual = norm_backward(name + ".norm2", block.before_mlp(), d_norm2);
   add(d_residual, d_y);
   if (d_encoded) cross_backward(name, sequence_index, block, d_residual, *d_encoded);
 
-  dropped = d_residual;
+  Rows dropped = d_residual;
   drop(name + ".attention.dropout", model_.hidden_dropout, first, dropped);
   const Rows d_context =
       linear_backward(name + ".attention.projection", block.self.context, dropped, hidden, hidden);
@@ -424,6 +455,7 @@ Step Training::step(const Batch& batch, double learning_rate, bool skip, const S
   const auto length = index(model_.sequence);
   Step step;
   double counted = 0;
+  std::vector<Sequence> together;  // of a micro-batch, with experts
   for (std::size_t at = 0; at < batch.tokens.size(); at += length) {
     const auto part = [at](const std::vector<std::int32_t>& of) {
       return of.empty() ? nullptr : of.data() + at;
@@ -432,7 +464,14 @@ Step Training::step(const Batch& batch, double learning_rate, bool skip, const S
                        part(batch.decoder_tokens),
                        batch.lengths.empty() ? model_.sequence : batch.lengths[at / length]};
     const auto number = (batch.first_token + static_cast<std::int64_t>(at)) / model_.sequence;
-    step.loss += model_.encoder_decoder ? train_both(number, one) : train(number, one);
+    if (model_.mixture.experts == 0) {
+      step.loss += model_.encoder_decoder ? train_both(number, one) : train(number, one);
+    } else if (together.push_back(one);
+               std::ssize(together) * model_.sequence == model_.mixture.tokens) {
+      step.loss += train_together(number + 1 - std::ssize(together), together,
+                                  batch.decisions[(at / length) / together.size()], step.logits);
+      together.clear();
+    }
     for (std::size_t i = 0; i < length; ++i) counted += batch.targets[at + i] >= 0;
   }
   step.loss /= counted;

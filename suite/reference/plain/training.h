@@ -9,9 +9,10 @@
 // The mathematics, with the papers that define it:
 //   model       Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971; Devlin et al. 2019,
 //               arXiv:1810.04805, with norms first (Shoeybi et al. 2019, arXiv:1909.08053); Raffel
-//               et al. 2020, arXiv:1910.10683, with GELU
+//               et al. 2020, arXiv:1910.10683, with GELU; experts as in moe_reference.h
 //   loss        cross-entropy, summed over the tokens that have a target; the softmax ignores rows
-//               of the table that are padding
+//               of the table that are padding; and for each layer with experts and each micro-batch
+//               the auxiliary losses, which are means over its tokens, times their number
 //   gradient    of the sum, divided once by the number of those tokens in the whole step
 //   clipping    of the 2-norm of all gradients, each parameter once
 //   update      Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019,
@@ -22,6 +23,8 @@
 #include <map>
 #include <string>
 #include <vector>
+
+#include "suite/reference/moe_reference.h"
 
 namespace suite::plain {
 
@@ -34,11 +37,16 @@ struct Model {
   static constexpr int buckets = 32;  // of relative positions
   bool rms_norm = false, swiglu = false, rotary = false, biases = true, tied = true;
   double epsilon = 1e-5, rotary_base = 10000, hidden_dropout = 0, attention_dropout = 0;
+  // Of every experts_every-th layer from 0 on; no layer has any if `experts` of the sizes is 0.
+  // tokens: of a micro-batch, which a router sees together.
+  MoeSizes mixture{.experts = 0};
+  int experts_every = 1;
 
   int head() const { return hidden / heads; }
   double scale() const;  // of scores
   bool has_positions() const { return !rotary && !encoder_decoder; }
   bool crosses(int layer) const { return encoder_decoder && layer >= layers / 2; }
+  bool has_experts(int layer) const { return mixture.experts > 0 && layer % experts_every == 0; }
   bool ends_encoder(int layer) const { return encoder_decoder && layer + 1 == layers / 2; }
   int qkv() const { return (heads + 2 * groups) * head(); }
   // Returns the floating-point operations of forward and backward for that many tokens.
@@ -53,6 +61,11 @@ struct Rule {
   double largest_norm = 0;                // of the gradient; 0: not clipped
 };
 
+// A router's decisions for a micro-batch: moe_reference.h.
+struct Decisions {
+  std::vector<std::int32_t> chosen, choices;
+};
+
 // The sequences of a step, and their place in the training.
 struct Batch {
   std::vector<std::int32_t> tokens, targets;  // [sequences, sequence]; a negative target: none
@@ -60,6 +73,9 @@ struct Batch {
   // Of an encoder: the type of each token, and each sequence's length without padding. Of an
   // encoder-decoder: the lengths of the encoder's sequences, and the decoder's tokens.
   std::vector<std::int32_t> types{}, lengths{}, decoder_tokens{};
+  // Of a model with experts: for each micro-batch and layer. Given, so that a choice is never that
+  // of a rounding error; the caller judges them by the logits.
+  std::vector<std::vector<Decisions>> decisions{};
 };
 
 struct Parameter {
@@ -87,9 +103,10 @@ struct Block {
 };
 
 struct Step {
-  double loss = 0;           // mean over the tokens that count
-  double gradient_norm = 0;  // of the mean gradient, before clipping
-  double factor = 0;         // of the summed gradient in the update: clipping over tokens
+  double loss = 0;               // mean over the tokens that count
+  double gradient_norm = 0;      // of the mean gradient, before clipping
+  double factor = 0;             // of the summed gradient in the update: clipping over tokens
+  std::vector<double> logits{};  // of the routers, by micro-batch, then by layer
 };
 
 class Training {
@@ -142,6 +159,16 @@ class Training {
                       Rows& d_residual, Rows& d_encoded);
   Rows activate(const Rows& inner) const;
   Rows activate_backward(const Rows& inner, const Rows& d_active) const;
+  // The two halves of a block: up to norm2, and the perceptron.
+  Block attended(const std::string& name, std::int64_t sequence_index, Block block,
+                 const Rows& x) const;
+  void perceive(const std::string& name, Block& block) const;
+  Rows perceive_backward(const std::string& name, const Block& block, const Rows& d_y);
+  // Adds dropout and the residual path to block.y.
+  void finish(const std::string& name, std::int64_t sequence_index, Block& block) const;
+  Rows attended_backward(const std::string& name, std::int64_t sequence_index, const Block& block,
+                         const Rows& d_norm2, const Rows& d_y, Rows* d_bias = nullptr,
+                         Rows* d_encoded = nullptr);
   // block: with the settings of its attention and the encoder's rows.
   Block forward(const std::string& name, std::int64_t sequence_index, Block block,
                 const Rows& x) const;
@@ -156,6 +183,15 @@ class Training {
   // Return the loss of a sequence and add its gradients.
   double train(std::int64_t sequence_index, const Sequence& of);
   double train_both(std::int64_t sequence_index, const Sequence& of);
+  // The experts of a block (plain_experts.cpp), for the rows of a micro-batch.
+  void declare_experts(const std::string& name, double weight, double residual);
+  MoeValues mixture_values(const std::string& name, const Rows& x,
+                           const Decisions& decisions) const;
+  void add_mixture_gradients(const std::string& name, const MoeReference& gradients);
+  // Returns the loss of a micro-batch, auxiliary losses included, and adds its gradients and
+  // logits.
+  double train_together(std::int64_t sequence_index, const std::vector<Sequence>& sequences,
+                        const std::vector<Decisions>& decisions, std::vector<double>& logits);
   const std::vector<double>& used(const std::string& name, const Parameter& parameter,
                                   const Sums* sums) const {
     return sums ? sums->at(name) : parameter.gradient;
