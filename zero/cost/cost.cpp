@@ -77,22 +77,24 @@ void add_compressed(Calls& calls, const Bucket& bucket, const GradientPlan& plan
 
 void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout& layout,
                 const StepOptions& options, const Passes& passes) {
-  const auto gather = [&](std::int64_t shard, std::int64_t times) {
-    calls.add("dp", Operation::all_gather, plan.value_dtype, plan.dp, shard, times, "values");
+  const auto gather = [&](const Bucket& bucket, std::int64_t shard, std::int64_t times) {
+    calls.add(name(bucket.over), Operation::all_gather, plan.value_dtype, bucket.shards, shard,
+              times, "values");
   };
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen || (stage == 3 && !bucket.persistent)) continue;
     const std::int64_t shard = layout.shard_elements(bucket);
     if (shard == 0) continue;
-    const std::int64_t run = publish_run(shard, plan.dp, options.allgather_bucket_size);
-    gather(run, shard / run);
-    gather(shard % run, 1);
+    const std::int64_t run = publish_run(shard, bucket.shards, options.allgather_bucket_size);
+    gather(bucket, run, shard / run);
+    gather(bucket, shard % run, 1);
   }
   if (stage < 3) return;
   for (const Usage& usage : passes.kinds)
-    for (const int bucket : gathers(layout, options, usage))
-      gather(layout.shard_elements(layout.buckets[static_cast<std::size_t>(bucket)]),
-             usage.micro_batches);
+    for (const int at : gathers(layout, options, usage)) {
+      const Bucket& bucket = layout.buckets[static_cast<std::size_t>(at)];
+      gather(bucket, layout.shard_elements(bucket), usage.micro_batches);
+    }
 }
 
 // Every rank of dp owns ranges of the same sizes.
@@ -189,15 +191,17 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
       continue;
     }
     const bool whole = all_reduces_gradients(stage, options);
-    calls.add("dp", whole ? Operation::all_reduce : Operation::reduce_scatter, wire, plan.dp,
-              whole ? bucket.range.size() : layout.shard_elements(bucket),
+    calls.add(name(bucket.over), whole ? Operation::all_reduce : Operation::reduce_scatter, wire,
+              bucket.shards, whole ? bucket.range.size() : layout.shard_elements(bucket),
               each_pass ? passes.reductions(bucket) : 1, "gradients");
   }
   if (sharded) add_values(calls, stage, plan, layout, options, passes);
-  const std::int64_t partials = norm_buffers(plan, layout, sharded).partials;
+  const bool norm_sharded = norm_is_sharded(sharded, plan);
+  const std::int64_t partials = norm_buffers(plan, layout, norm_sharded).partials;
   calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, partials, 1, "norm");
   calls.add("pp", Operation::all_gather, Dtype::float64, plan.pp, partials, 1, "norm");
-  if (sharded) calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, partials, 1, "norm");
+  if (norm_sharded)
+    calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, partials, 1, "norm");
   return calls.take();
 }
 
@@ -237,10 +241,10 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
   const bool sharded = is_sharded(stage, plan);
   std::int64_t values = layout.value_elements;
   std::size_t gradients =
-      bytes_of(stage >= 2 ? layout.elements / plan.dp : layout.elements, plan.gradient_dtype);
+      bytes_of(stage >= 2 ? layout.own_elements : layout.elements, plan.gradient_dtype);
   if (stage >= 2) gradients += most_in_gradient_buckets(plan, layout, options, passes);
   if (stage == 3) {
-    values = layout.value_elements / plan.dp + most_gathered(layout, options, passes);
+    values = layout.own_value_elements + most_gathered(layout, options, passes);
     for (const Bucket& bucket : layout.buckets) {
       if (bucket.persistent) values += bucket.range.size();
       if (!bucket.persistent && options.offload_param.offloads())
@@ -254,12 +258,12 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
     if (wire != plan.gradient_dtype && stage < 2)
       on_wire = std::max(on_wire, bytes_of(bucket.range.size(), wire));
     const std::int64_t shard = layout.shard_elements(bucket);
-    const std::int64_t run = publish_run(shard, plan.dp, options.allgather_bucket_size);
+    const std::int64_t run = publish_run(shard, bucket.shards, options.allgather_bucket_size);
     const bool published = stage == 1 || stage == 2 || (stage == 3 && bucket.persistent);
     if (published && run < shard)
-      staging = std::max(staging, bytes_of(run * plan.dp, plan.value_dtype));
+      staging = std::max(staging, bytes_of(run * bucket.shards, plan.value_dtype));
   }
-  const NormBuffers norm = norm_buffers(plan, layout, sharded);
+  const NormBuffers norm = norm_buffers(plan, layout, norm_is_sharded(sharded, plan));
   const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
   const ValueBytes away = value_bytes(value_slots(layout, options.offload_param), plan.value_dtype,
                                       options.offload_param);

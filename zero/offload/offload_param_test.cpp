@@ -257,8 +257,12 @@ Layout of_four_buckets() {
     bucket.rows = {static_cast<int>(layout.buckets.size())};
     bucket.persistent = persistent;
     bucket.frozen = frozen;
+    bucket.shards = layout.shards;
+    bucket.shards_begin = layout.own_value_elements;
     layout.value_elements += elements;
+    layout.own_value_elements += elements / layout.shards;
     if (!frozen) layout.elements += elements;
+    if (!frozen) layout.own_elements += elements / layout.shards;
     layout.buckets.push_back(bucket);
   };
   add(256, false, false);

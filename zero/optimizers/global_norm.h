@@ -20,11 +20,16 @@ namespace zero {
 struct NormBuffers {
   std::int64_t squares = 0, partials = 0, gathered = 0;
 };
+// Returns whether a rank of dp adds up its own shards, and the ranks add up their sums: if
+// gradients are sharded, or if ranks have different experts.
+inline bool norm_is_sharded(bool sharded, const GradientPlan& plan) {
+  return sharded || plan.ep > 1;
+}
 NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded);
 
 class GlobalNorm {
  public:
-  // sharded: a rank of dp has the gradients of its own shards only.
+  // sharded: norm_is_sharded.
   GlobalNorm(machine::Device& device, const GradientPlan& plan, const Layout& layout,
              collectives::Communicator* tp, collectives::Communicator* pp,
              collectives::Communicator* dp, bool sharded, std::string all_gather);

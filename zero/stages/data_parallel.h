@@ -16,7 +16,7 @@ class DataParallel final : public Step {
 
  private:
   void reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) override {
-    if (context_.plan.dp == 1) return;
+    if (bucket.shards == 1) return;
     const Tensor sums = sum_over_dp(bucket, gradients, wire);
     if (wire.dtype() != gradients.dtype()) transfer_kernels().cast(sums, gradients);
   }

@@ -18,12 +18,17 @@ Publisher::Publisher(const StepContext& context, Transfers& transfers)
 void Publisher::publish(std::size_t index, const Published& values) {
   const Tensor &own = values.own, &whole = values.whole;
   if (!whole) return;
-  const int dp = context_.plan.dp;
-  if (dp == 1) return context_.device().stream().copy(whole.data(), own.data(), own.bytes());
+  const Bucket& bucket = context_.bucket(index);
+  const int dp = bucket.shards;
+  if (dp == 1) {
+    if (whole.data() != own.data())
+      context_.device().stream().copy(whole.data(), own.data(), own.bytes());
+    return;
+  }
   machine::Stream& stream = context_.transfer_stream();
   const std::int64_t shard = own.size();
   for (int rank = 0; rank < dp; ++rank)
-    if (rank != context_.dp_rank()) context_.poison(whole.slice(rank * shard, {shard}));
+    if (rank != context_.shard_index(bucket)) context_.poison(whole.slice(rank * shard, {shard}));
   const std::int64_t run = publish_run(shard, dp, context_.options.allgather_bucket_size);
   const bool staged = run < shard;
   if (staged && !staging_)  // all runs that are shorter than their shard have this size
@@ -34,8 +39,8 @@ void Publisher::publish(std::size_t index, const Published& values) {
                  all = staged ? staging_.slice(0, {size * dp}) : whole;
     last_ = published_[index] = transfers_.start(
         machine::Operation::all_gather, own.dtype(), size,
-        fmt::format("values of bucket {}", index), [=, this, &stream] {
-          context_.communicators.dp->all_gather(part, all, context_.options.all_gather);
+        fmt::format("values of bucket {}", index), [=, this, &stream, &bucket] {
+          context_.holders(bucket)->all_gather(part, all, context_.options.all_gather);
           for (int rank = 0; staged && rank < dp; ++rank) {
             const Tensor theirs = all.slice(rank * size, {size});
             stream.copy(whole.slice(rank * shard + begin, {size}).data(), theirs.data(),

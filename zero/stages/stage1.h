@@ -20,10 +20,9 @@ class Stage1 final : public Step {
   ~Stage1() override { finish(); }
 
   void gather_gradients() override {
-    if (context_.plan.dp == 1) return;
     for (const Bucket& bucket : layout().buckets) {
-      if (bucket.frozen || bucket.range.size() == 0) continue;
-      context_.communicators.dp->all_gather(
+      if (bucket.frozen || bucket.range.size() == 0 || bucket.shards == 1) continue;
+      context_.holders(bucket)->all_gather(
           context_.states.gradients(layout().shard(bucket, dp_rank())),
           context_.states.gradients(bucket.range), context_.options.all_gather);
     }
@@ -31,11 +30,11 @@ class Stage1 final : public Step {
 
  private:
   void reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) override {
-    if (context_.plan.dp == 1) return;
+    if (bucket.shards == 1) return;
     const std::int64_t shard = layout().shard_elements(bucket);
     const Tensor own = sum_over_dp(bucket, gradients, wire);
     if (wire.dtype() != gradients.dtype())
-      transfer_kernels().cast(own, gradients.slice(shard * dp_rank(), {shard}));
+      transfer_kernels().cast(own, gradients.slice(shard * context_.shard_index(bucket), {shard}));
   }
 };
 

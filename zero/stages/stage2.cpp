@@ -32,7 +32,7 @@ Stage2::Stage2(StepContext context) : Step(std::move(context)), open_(layout().b
           "would shard the tied ones differently; give the parts of the layout",
           context_.stage);
   context_.states.release_gradients();
-  shards_ = zeros({layout().elements / context_.plan.dp});
+  shards_ = zeros({layout().own_elements});
   if (context_.stage == 2)  // stage 3 has the values elsewhere
     make_optimizer([&](Range range) { return context_.states.values(range); });
 }
@@ -89,11 +89,12 @@ Tensor Stage2::take_gradients(std::size_t index) {
 void Stage2::reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) {
   const std::int64_t shard = layout().shard_elements(bucket);
   const Tensor sums = shards_.slice(layout().in_shards(bucket).begin, {shard});
-  if (context_.plan.dp == 1) return transfer_kernels().accumulate(gradients, sums);
+  if (bucket.shards == 1) return transfer_kernels().accumulate(gradients, sums);
   const Tensor own = sum_over_dp(bucket, gradients, wire);
   if (wire.dtype() == gradients.dtype() || gradients.dtype() == Dtype::float32)
     return transfer_kernels().accumulate(own, sums);
-  const Tensor rounded = gradients.slice(shard * dp_rank(), {shard});  // its content was sent
+  const Tensor rounded =  // its content was sent
+      gradients.slice(shard * context_.shard_index(bucket), {shard});
   transfer_kernels().cast(own, rounded);
   transfer_kernels().accumulate(rounded, sums);
 }
@@ -117,8 +118,8 @@ void Stage2::gather_gradients() {
     if (bucket.frozen || bucket.range.size() == 0) continue;
     const Tensor whole = whole_.slice(bucket.range.begin, {bucket.range.size()});
     const Tensor own = gradients(layout().shard(bucket, dp_rank()));
-    if (context_.plan.dp > 1)
-      context_.communicators.dp->all_gather(own, whole, context_.options.all_gather);
+    if (bucket.shards > 1)
+      context_.holders(bucket)->all_gather(own, whole, context_.options.all_gather);
     else
       context_.device().stream().copy(whole.data(), own.data(), own.bytes());
     context_.states.view_gradients(bucket, whole);

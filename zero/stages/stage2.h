@@ -32,7 +32,7 @@ class Stage2 : public Step {
   void clear_gradients() override;
   Tensor zeros(machine::Shape shape) const;
 
-  Tensor shards_;             // [elements / dp], summed
+  Tensor shards_;             // [own_elements], summed
   std::vector<Tensor> open_;  // by bucket: gradients that backward has begun
   Tensor whole_;              // gathered for oracles, until update
 };

@@ -96,19 +96,19 @@ void Stage3::fetch(int index) {
   context_.poison(live.whole);  // until it is gathered
   const std::int64_t shard = layout().shard_elements(bucket);
   const Tensor whole = live.whole;
-  const Tensor own = offloaded_ ? whole.slice(shard * dp_rank(), {shard})
+  const Tensor own = offloaded_ ? whole.slice(shard * context_.shard_index(bucket), {shard})
                                 : shard_of(static_cast<std::size_t>(index));
   const std::function<void()> bring =
       offloaded_ ? offloaded_->bring(index, own) : std::function<void()>();
   live.ticket = transfers_.start(
       machine::Operation::all_gather, context_.plan.value_dtype, shard,
-      fmt::format("values of bucket {}", index), [this, own, whole, bring] {
+      fmt::format("values of bucket {}", index), [this, own, whole, bring, &bucket] {
         if (bring) {
           const machine::During moving(machine::Part::offload);
           bring();
         }
-        if (context_.plan.dp > 1)
-          context_.communicators.dp->all_gather(own, whole, context_.options.all_gather);
+        if (bucket.shards > 1)
+          context_.holders(bucket)->all_gather(own, whole, context_.options.all_gather);
         else if (!bring)
           context_.device().stream().copy(whole.data(), own.data(), own.bytes());
       });

@@ -50,7 +50,7 @@ class Stage3 final : public Stage2 {
   void drop(int index);
   void follow(const std::vector<int>& use);
 
-  Tensor value_shards_;                        // [value_elements / dp], without offloaded values
+  Tensor value_shards_;                        // [own_value_elements], without offloaded values
   std::vector<std::int64_t> in_value_shards_;  // by bucket
   std::unique_ptr<OffloadedValues> offloaded_;
   OffloadTraffic moved_before_;  // before the first step

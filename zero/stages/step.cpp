@@ -24,8 +24,8 @@ Step::Step(StepContext context)
       reducer_(context_, transfers_),
       publisher_(context_, transfers_),
       norm_(context_.device(), context_.plan, layout(), context_.communicators.tp,
-            context_.communicators.pp, context_.communicators.dp, context_.sharded,
-            context_.options.all_gather),
+            context_.communicators.pp, context_.communicators.dp,
+            norm_is_sharded(context_.sharded, context_.plan), context_.options.all_gather),
       divisor_(context_.plan.divisor) {}
 
 machine::Device& Step::host_memory() {
@@ -124,9 +124,10 @@ Tensor Step::take_gradients(std::size_t bucket) {
 
 Tensor Step::sum_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) const {
   const StepOptions& options = context_.options;
-  collectives::Communicator& dp = *context_.communicators.dp;
-  const std::int64_t shard = wire.size() / context_.plan.dp;
-  const Tensor own = context_.stage == 0 ? wire : wire.slice(shard * dp_rank(), {shard});
+  collectives::Communicator& dp = *context_.holders(bucket);
+  const std::int64_t shard = wire.size() / bucket.shards;
+  const Tensor own =
+      context_.stage == 0 ? wire : wire.slice(shard * context_.shard_index(bucket), {shard});
   if (compressed_) {
     compressed_->sum(bucket, gradients);
     return own;

@@ -47,6 +47,9 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
         "overlap_comm requires shared_memory of host memory, or cuda_ipc or nccl with a stream of "
         "the link (got {} of {})",
         name(communicators.dp->link().transport()), states.device().description());
+  if (plan.ep > 1 && options.overlap_comm)
+    machine::reject("overlap_comm requires ep 1 (got {}), because one thread serves one group",
+                    plan.ep);
   check_compression(stage, options, plan.dp, plan.gradient_dtype);
   check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
@@ -79,6 +82,7 @@ StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan
   check(communicators.tp, "tp", plan.tp);
   check(communicators.pp, "pp", plan.pp);
   check(communicators.dp, "dp", plan.dp);
+  check(communicators.edp, "edp", plan.ep > 1 ? plan.size(Over::edp) : 1);
   for (const Segment& segment : layout().segments)
     for (const Over over : segment.reduce)
       check(communicators.over(over), name(over), plan.size(over));

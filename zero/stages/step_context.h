@@ -17,9 +17,13 @@ struct Communicators {
   collectives::Communicator* pp = nullptr;
   collectives::Communicator* dp = nullptr;
   collectives::Communicator* embedding = nullptr;
+  collectives::Communicator* edp = nullptr;
 
   collectives::Communicator* over(Over group) const {
-    return group == Over::embedding ? embedding : group == Over::tp ? tp : dp;
+    return group == Over::embedding ? embedding
+           : group == Over::tp      ? tp
+           : group == Over::edp     ? edp
+                                    : dp;
   }
 };
 
@@ -48,6 +52,11 @@ struct StepContext {
 
   const Layout& layout() const { return states.layout(); }
   const Bucket& bucket(std::size_t index) const { return layout().buckets[index]; }
+  // The ranks that hold and reduce a bucket; null if it is only this one.
+  collectives::Communicator* holders(const Bucket& bucket) const {
+    return communicators.over(bucket.over);
+  }
+  int shard_index(const Bucket& bucket) const { return layout().index(bucket, dp_rank()); }
   int dp_rank() const { return plan.dp > 1 ? communicators.dp->rank() : 0; }
   machine::Device& device() const { return states.device(); }
   machine::Kernels& kernels() const { return device().stream().kernels(); }

@@ -35,6 +35,30 @@ GradientPlan example() {
   return plan;
 }
 
+// Rank d of dp has the experts d % ep, and is the d / ep-th of their holders.
+TEST(Layout, ExpertsHaveTheirOwnBucketsAndShards) {
+  GradientPlan plan{1, Dtype::float32, Dtype::float32, 1, 1, 4, {}, 2};
+  using enum Over;
+  plan.rows = {row("dense", 100, {dp}, 1), row("expert", 200, {edp}, 1), row("norm", 8, {dp}, 1)};
+  plan.rows[1].expert = true;
+  const Layout layout = zero::layout(plan);
+  ASSERT_EQ(layout.buckets.size(), 2u);
+  const Bucket &expert = layout.buckets[0], &dense = layout.buckets[1];
+  EXPECT_EQ(expert.rows, std::vector{1});
+  EXPECT_EQ(dense.rows, (std::vector{0, 2}));
+  EXPECT_EQ(expert.over, edp);
+  EXPECT_EQ(layout.shard_elements(expert), expert.range.size() / 2);
+  EXPECT_EQ(layout.shard_elements(dense), dense.range.size() / 4);
+  for (const int dp_rank : {0, 1, 2, 3}) {
+    EXPECT_EQ(layout.shard(expert, dp_rank).begin,
+              expert.range.begin + dp_rank / 2 * layout.shard_elements(expert));
+    EXPECT_EQ(layout.shard(dense, dp_rank).begin,
+              dense.range.begin + dp_rank * layout.shard_elements(dense));
+  }
+  EXPECT_EQ(layout.in_shards(dense).begin, layout.in_shards(expert).end);
+  EXPECT_EQ(layout.own_elements, layout.in_shards(dense).end);
+}
+
 TEST(Layout, SegmentsPaddingAndOrder) {
   const Layout layout = zero::layout(example());
   using enum Over;

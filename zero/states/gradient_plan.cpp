@@ -13,14 +13,14 @@ using collectives::Spread;
 using machine::Axis;
 
 std::string_view name(Over over) {
-  constexpr std::string_view names[] = {"embedding", "tp", "dp"};
+  constexpr std::string_view names[] = {"embedding", "tp", "dp", "edp"};
   return names[static_cast<std::size_t>(over)];
 }
 
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen,
-                           std::optional<Dtype> gradient_dtype) {
+                           std::optional<Dtype> gradient_dtype, const Experts& experts) {
   const Dtype wide = collectives::gradient_dtype(value_dtype), sums = gradient_dtype.value_or(wide);
   if (sums != wide && sums != value_dtype)
     machine::reject("gradient plan: gradients of {} values are {} or {} (got {})",
@@ -38,7 +38,10 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
                     grid.size(Axis::tp),
                     grid.size(Axis::pp),
                     grid.size(Axis::dp) * grid.size(Axis::cp),
-                    {}};
+                    {},
+                    experts.ep};
+  if (plan.ep < 1 || plan.dp % plan.ep != 0)
+    machine::reject("gradient plan: ep is {}; expected a divisor of dp {}", plan.ep, plan.dp);
   std::set<std::string> seen;
   for (const Parameter* parameter : parameters) {
     if (!seen.insert(parameter->name).second)
@@ -56,7 +59,10 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
     row.dtype = plan.gradient_dtype;
     row.weight_decay = parameter->weight_decay;
     row.frozen = std::find(frozen.begin(), frozen.end(), row.parameter) != frozen.end();
-    const bool wanted[] = {placement.tied_over_pp, placement.gradient_partial_over_tp, true};
+    row.expert = plan.ep > 1 &&
+                 std::ranges::find(experts.parameters, parameter->name) != experts.parameters.end();
+    const bool wanted[] = {placement.tied_over_pp, placement.gradient_partial_over_tp, !row.expert,
+                           row.expert};
     for (const Over over : all_overs) {
       if (row.frozen || !wanted[static_cast<std::size_t>(over)] || plan.size(over) == 1) continue;
       row.reduce.push_back(over);

@@ -26,8 +26,9 @@ enum class Over : unsigned char {
   embedding,  // two opposite stages: a tied embedding has a gradient on both
   tp,         // each rank's gradient covers its part of the tokens (sequence parallelism)
   dp,         // replicas, and the ranks of a context, which have other tokens
+  edp,        // of these, the ranks that hold the same experts
 };
-inline constexpr Over all_overs[] = {Over::embedding, Over::tp, Over::dp};
+inline constexpr Over all_overs[] = {Over::embedding, Over::tp, Over::dp, Over::edp};
 std::string_view name(Over over);
 
 struct GradientRow {
@@ -38,7 +39,14 @@ struct GradientRow {
   int replicas = 1;           // ranks of one model replica (tp x pp) that hold the same element
   bool weight_decay = true;
   bool frozen = false;  // not trained: no gradient, no state of the optimizer
+  bool expert = false;  // held by the ranks of edp, not by all of dp
   bool operator==(const GradientRow&) const = default;
+};
+
+// Neighbours of dp that hold different experts, and the names of this rank's parts of experts.
+struct Experts {
+  int ep = 1;
+  std::vector<std::string> parameters{};
 };
 
 struct GradientPlan {
@@ -46,21 +54,34 @@ struct GradientPlan {
   Dtype value_dtype{}, gradient_dtype{};
   int tp = 1, pp = 1, dp = 1;
   std::vector<GradientRow> rows;  // in the order of the parameters
+  int ep =
+      1;  // ranks of dp that hold different experts, neighbours (layers/experts/expert_groups.h)
 
   int size(Over over) const {  // members of that group
-    return over == Over::embedding ? (pp > 1 ? 2 : 1) : over == Over::tp ? tp : dp;
+    switch (over) {
+      case Over::embedding:
+        return pp > 1 ? 2 : 1;
+      case Over::tp:
+        return tp;
+      case Over::dp:
+        return dp;
+      case Over::edp:
+        return dp / ep;
+    }
+    return 1;
   }
 };
 
 // The plan of a rank of the grid. Parameters need no memory yet. Throws std::invalid_argument for a
 // divisor that is not positive, and for a parameter named twice. Also throws it for a tied
-// parameter on the middle stage, which has no opposite stage, and for ep above 1. dp of the plan is
-// dp x cp of the grid (machine::Grid::replica_group). frozen: names of parameters that are not
+// parameter on the middle stage, which has no opposite stage, and for ep that does not divide dp.
+// experts: the parameters that only 1/ep of dp hold (the grid's axis ep must be 1). dp of the plan
+// is dp x cp of the grid (machine::Grid::replica_group). frozen: names of parameters that are not
 // trained; an unknown name is an error. gradient_dtype: the dtype in which gradients are added up,
 // that of the values, or float (the default; double for double).
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen = {},
-                           std::optional<Dtype> gradient_dtype = {});
+                           std::optional<Dtype> gradient_dtype = {}, const Experts& experts = {});
 
 }  // namespace zero

@@ -97,5 +97,23 @@ TEST(GradientPlan, RejectsUnsupportedPlans) {
   EXPECT_EQ(plan({&parameters.fc}, {.pp = 3}, 1, 1), "");
 }
 
+TEST(GradientPlan, ExpertsAreReducedOverTheirHolders) {
+  Parameters parameters;
+  const auto plan = [&](int dp, int ep) {
+    return gradient_plan(parameters.all(), Dtype::float32, machine::Grid({.dp = dp}, 0), 1, {}, {},
+                         {ep, {"fc"}});
+  };
+  const GradientPlan of_two = plan(4, 2);
+  EXPECT_EQ(of_two.size(Over::edp), 2);
+  for (const GradientRow& row : of_two.rows) {
+    const bool expert = row.parameter == "fc";
+    EXPECT_EQ(row.expert, expert);
+    EXPECT_EQ(row.reduce, std::vector{expert ? Over::edp : Over::dp}) << row.parameter;
+  }
+  EXPECT_TRUE(plan(4, 4).rows[2].reduce.empty());  // one holder
+  EXPECT_FALSE(plan(4, 1).rows[2].expert);
+  EXPECT_THROW(plan(4, 3), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace zero

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "machine/base/reject.h"
@@ -17,6 +18,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 std::vector<Over> before_dp(const GradientRow& row) {
   std::vector<Over> extra = row.reduce;
   std::erase(extra, Over::dp);
+  std::erase(extra, Over::edp);
   return extra;
 }
 
@@ -64,7 +66,7 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
     int part = 0, chunk = 0, closed_at = 0;
     bool tied = false;
   };
-  std::map<std::pair<bool, bool>, Open> open;  // by frozen and persistent
+  std::map<std::tuple<bool, bool, bool>, Open> open;  // by frozen, persistent and expert
   std::vector<Open> closed;
   const std::vector<bool> persistent_row = persistent_rows(plan, options);
   int position = 0;
@@ -75,7 +77,7 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
     const int part = by_parts ? options.parts[at] : 0;
     const int chunk = options.chunks.empty() ? 0 : options.chunks[at];
     const bool persistent = persistent_row[at];
-    Open& current = open[{row.frozen, persistent}];
+    Open& current = open[{row.frozen, persistent, row.expert}];
     const bool leaves_part =
         (!persistent && part != current.part) || chunk != current.chunk || tied != current.tied;
     const bool full =
@@ -86,6 +88,8 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
     }
     current.bucket.frozen = row.frozen;
     current.bucket.persistent = persistent;
+    current.bucket.over = row.expert ? Over::edp : Over::dp;
+    current.bucket.shards = plan.size(current.bucket.over);
     current.bucket.rows.push_back(index);
     current.elements += row.elements;
     current.part = part;
@@ -136,7 +140,7 @@ std::int64_t place(const GradientPlan& plan, Bucket& bucket, std::int64_t begin,
   }
   close_segment();
   bucket.segments_end = result.segments.size();
-  return begin + round_up(end - begin, alignment * plan.dp);
+  return begin + round_up(end - begin, alignment * bucket.shards);
 }
 
 }  // namespace
@@ -182,7 +186,11 @@ Layout layout(const GradientPlan& plan, const LayoutOptions& options) {
     const std::int64_t begin = result.value_elements;
     result.value_elements = place(plan, bucket, begin, result);
     bucket.range = {begin, result.value_elements};
-    if (!bucket.frozen) result.elements = result.value_elements;
+    bucket.shards_begin = result.own_value_elements;
+    result.own_value_elements += result.shard_elements(bucket);
+    if (bucket.frozen) continue;
+    result.elements = result.value_elements;
+    result.own_elements = result.own_value_elements;
   }
   return result;
 }

@@ -1,6 +1,6 @@
 #pragma once
 // The place of every parameter in the flat buffers: in buckets, which are reduced together. Each
-// rank of dp owns an equal shard of every bucket.
+// rank of dp owns an equal shard of every bucket; of a bucket of experts, each rank of edp.
 //
 // Buckets. Parameters are taken in the order in which backward completes them, the last of the plan
 // first. Tied ones come before all others, by name, so that the first and the last stage split them
@@ -8,8 +8,8 @@
 // elements; a larger parameter has its own bucket (DeepSpeed's reduce_bucket_size). If parts are
 // given, no bucket holds parameters of two parts, so that a part can be gathered separately (stage
 // 3), and none holds tied and other parameters, so that both stages shard the tied ones alike.
-// Small parameters (persistence_threshold) have separate buckets; so do frozen ones, which come
-// last. Buckets are in the order in which they become complete.
+// Small parameters (persistence_threshold) have separate buckets; so do experts, and frozen ones,
+// which come last. Buckets are in the order in which they become complete.
 //
 // Inside a bucket, parameters with the same extra reductions (embedding, tp) and the same number of
 // replicas form a segment: one all-reduce sums a whole segment, one kernel adds up its squares.
@@ -19,9 +19,9 @@
 // Padding. Every parameter starts at a multiple of 64 elements (as in Megatron-LM's distributed
 // optimizer; its views are aligned for vectors). A segment with extra reductions ends at a multiple
 // of 64 times the least common multiple of the sizes of its groups; a bucket ends at a multiple of
-// 64 * dp. So every collective splits its buffer into equal parts, and its volume is the closed
-// formula, exactly. Padding is zero, has zero gradients and no weight decay, and every update
-// leaves it zero.
+// 64 * dp, or of 64 * edp with experts. So every collective splits its buffer into equal parts, and
+// its volume is the closed formula, exactly. Padding is zero, has zero gradients and no weight
+// decay, and every update leaves it zero.
 
 #include <cstdint>
 #include <limits>
@@ -52,6 +52,9 @@ struct Bucket {
   std::size_t segments_begin = 0, segments_end = 0;  // of Layout::segments; empty if frozen
   bool persistent = false;                           // stage 3 does not shard its values
   bool frozen = false;
+  Over over = Over::dp;           // or edp: the ranks that hold and reduce it
+  int shards = 1;                 // the number of these ranks
+  std::int64_t shards_begin = 0;  // of this bucket in a buffer of one rank's shards
 };
 
 struct LayoutOptions {
@@ -75,17 +78,22 @@ struct Layout {
   std::vector<int> bucket_of;         // by row of the plan
   std::vector<Segment> segments;
   std::vector<Bucket> buckets;
-  int shards = 1;  // dp
+  int shards = 1;                                         // dp
+  std::int64_t own_elements = 0, own_value_elements = 0;  // of one rank's shards
 
-  std::int64_t shard_elements(const Bucket& bucket) const { return bucket.range.size() / shards; }
+  std::int64_t shard_elements(const Bucket& bucket) const {
+    return bucket.range.size() / bucket.shards;
+  }
+  // Returns the shard of a rank of dp. Neighbours have different experts.
+  int index(const Bucket& bucket, int dp_rank) const { return dp_rank / (shards / bucket.shards); }
   // The shard of a bucket in the flat buffers.
-  Range shard(const Bucket& bucket, int index) const {
-    const std::int64_t begin = bucket.range.begin + shard_elements(bucket) * index;
+  Range shard(const Bucket& bucket, int dp_rank) const {
+    const std::int64_t begin = bucket.range.begin + shard_elements(bucket) * index(bucket, dp_rank);
     return {begin, begin + shard_elements(bucket)};
   }
   // The shard's range in a buffer that holds only one rank's shards, one after the other.
   Range in_shards(const Bucket& bucket) const {
-    return {bucket.range.begin / shards, bucket.range.end / shards};
+    return {bucket.shards_begin, bucket.shards_begin + shard_elements(bucket)};
   }
 };
 // Returns whether the gradients of a bucket's parameters are summed over the embedding group.
