@@ -113,6 +113,10 @@ void TransformerBlock::backward_weights(Saved& saved) {
   saved = Saved();
 }
 
+Parameters TransformerBlock::expert_parameters() {
+  return moe_ ? moe_->expert_parameters() : Parameters();
+}
+
 Parameters TransformerBlock::parameters() {
   Parameters cross;
   if (cross_) cross = joined({cross_->norm.parameters(), cross_->attention.parameters()});

@@ -120,6 +120,12 @@ class GptRanks {
     }
   }
 
+  // Makes later forwards take the decisions of the last ones.
+  void keep_routing() {
+    for (std::vector<RoutingRecord>& micro_batch : routing_)
+      for (RoutingRecord& record : micro_batch) record.given = true;
+  }
+
   GptStage& stage(int i) { return *stages_[static_cast<std::size_t>(i)]; }
   const machine::Ledger& checkpoint_host() const { return host_->ledger(); }
 

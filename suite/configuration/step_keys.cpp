@@ -47,6 +47,7 @@ const Needs overlap_of_rows{"--tp-comm-overlap and --sequence-parallel", [](Conf
                               return overlap.met(c) && c.activations.sequence_parallel;
                             }};
 const Needs cp{"--context-parallel-size above 1", [](Config c) { return c.degrees.cp > 1; }};
+const Needs experts{"--num-experts", [](Config c) { return c.model.has_experts(); }};
 const Needs hybrid{"--cp-comm-type a2a+p2p", [](Config c) { return c.context.is_hybrid(); }};
 const Needs pp{"--pipeline-model-parallel-size above 1", [](Config c) { return c.degrees.pp > 1; }};
 bool is_full(Config c) {
@@ -118,6 +119,8 @@ std::vector<Key> step_keys() {
            "ranks of an all-to-all of cp-comm-type a2a+p2p", {.least = 2, .most = 1e5}, &hybrid),
       axis("cp-placement", "", AT(context.order), "positions of a sequence on the ranks of cp",
            {.choices = {"contiguous", "striped", "zigzag"}}, &cp),
+      axis("--expert-model-parallel-size", "", AT(expert_parallel),
+           "ranks of data-parallel-size that divide the experts", degree()),
       row("", "sequence_parallel_size", AT(sequence_parallel_size), degree()),
       row("", "tensor_parallel.enabled", AT(tensor_parallel)),
       axis("--micro-batch-size", "train_micro_batch_size_per_gpu", AT(batch.micro_batch_size),

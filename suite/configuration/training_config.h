@@ -128,7 +128,8 @@ struct TrainingConfig {
   Algorithms algorithms;
   Pipeline pipeline;
   machine::Degrees degrees;
-  layers::ContextOptions context{};           // with degrees.cp above 1
+  layers::ContextOptions context{};  // with degrees.cp above 1
+  int expert_parallel = 1;           // ranks of dp x cp that divide the experts; neighbours
   std::optional<int> sequence_parallel_size;  // DeepSpeed's degree of Ulysses; sets cp and context
   bool tensor_parallel = true;                // DeepSpeed's tensor_parallel.enabled
   Batch batch;

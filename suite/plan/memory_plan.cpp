@@ -61,10 +61,15 @@ double gpu_buffers(const TrainingConfig& training, int stage, double psi,
   return bytes + bucket(zero.options.stage3_prefetch_bucket_size, psi, w.value);
 }
 
+// An expert's states are sharded over its holders, so over all ranks of dp with all experts.
+double shard_of_rank(const TrainingConfig& training) {
+  return parameters_of_rank(training.model, training.degrees) / as_double(training.shards());
+}
+
 // Returns the model states, each whole or sharded, and the activations. All are on the GPU.
 Held on_gpu(const TrainingConfig& training, int stage, const Widths& w) {
-  const double psi = parameters_of_rank(training.model, training.degrees);
-  const double shard = psi / as_double(training.shards());
+  const double psi = parameters_of_rank(training.model, training.degrees, training.expert_parallel);
+  const double shard = shard_of_rank(training);
   Held held;
   held.gpu = {.parameters = w.value * (stage >= 3 ? shard : psi),
               .gradients = w.gradient * (stage >= 2 ? shard : psi),
@@ -76,8 +81,8 @@ Held on_gpu(const TrainingConfig& training, int stage, const Widths& w) {
 }
 
 Held paper(const TrainingConfig& training, const Holding& holding) {
-  const double psi = parameters_of_rank(training.model, training.degrees);
-  const double shard = psi / as_double(training.shards());
+  const double psi = parameters_of_rank(training.model, training.degrees, training.expert_parallel);
+  const double shard = shard_of_rank(training);
   const Widths w = widths(training);
   const int stage = holding.stage;
   const TrainingConfig::Zero& zero = training.zero;
@@ -305,8 +310,8 @@ std::string activation_formula(const TrainingConfig& training) {
   else
     formula = cut ? "(sbh/t)(34 + 5as/h)" : "sbh(10 + 24/t + 5as/(ht))";
   const Model& model = training.model;
-  const bool other =
-      model.swiglu || model.ffn() != 4 * model.hidden || model.query_groups() != model.heads;
+  const bool other = model.swiglu || model.ffn() != 4 * model.hidden ||
+                     model.query_groups() != model.heads || model.has_experts();
   return fmt::format(
       "{} per layer (arXiv:2205.05198, table 2{}{}), {} layers x {} micro-batches in flight, and "
       "the ends",

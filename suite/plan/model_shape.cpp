@@ -23,18 +23,19 @@ Counts perceptron(const Model& model, double f) {
 }
 
 // The experts of a layer and its router. Each rank has the whole shared expert.
-Counts mixture(const Model& model) {
+Counts mixture(const Model& model, int ep) {
   const layers::MoeConfig moe = model.mixture();
   const Counts expert = perceptron(model, static_cast<double>(moe.ffn_hidden_size)),
                shared = perceptron(model, static_cast<double>(moe.shared_expert_intermediate_size));
   const double has_shared = moe.shared_expert_intermediate_size > 0 ? 1 : 0;
-  return {moe.num_experts * expert.cut,
-          moe.num_experts * (expert.whole + static_cast<double>(model.hidden)) +
-              has_shared * (shared.cut + shared.whole)};
+  const double experts = static_cast<double>(moe.num_experts) / ep;
+  return {experts * expert.cut, experts * expert.whole +
+                                    static_cast<double>(moe.num_experts) * model.hidden +
+                                    has_shared * (shared.cut + shared.whole)};
 }
 
 // The mean over the layers.
-Counts layer(const Model& model) {
+Counts layer(const Model& model, int ep = 1) {
   const auto h = static_cast<double>(model.hidden);
   const auto a = static_cast<double>(model.heads), g = static_cast<double>(model.query_groups());
   const double qkv = h + 2 * h * g / a;
@@ -50,7 +51,7 @@ Counts layer(const Model& model) {
     counts.whole += share * more.whole;
   };
   if (experts < 1) add(perceptron(model, static_cast<double>(model.ffn())), 1 - experts);
-  if (experts > 0) add(mixture(model), experts);
+  if (experts > 0) add(mixture(model, ep), experts);
   return counts;
 }
 
@@ -92,10 +93,10 @@ double parameters_of(const Model& model) {
          positions(model) + norm(model) + ends.cut + ends.whole;
 }
 
-double parameters_of_rank(const Model& model, const machine::Degrees& degrees) {
+double parameters_of_rank(const Model& model, const machine::Degrees& degrees, int ep) {
   const auto tp = static_cast<double>(degrees.tp), pp = static_cast<double>(degrees.pp);
   if (!model.has_shape()) return static_cast<double>(model.parameters) / tp / pp;
-  const Counts each = layer(model);
+  const Counts each = layer(model, ep);
   const Counts cross = cross_attention(model), ends = other_ends(model);
   const double own_layers = static_cast<double>(model.layers) / pp;
   const double layers =

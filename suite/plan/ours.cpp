@@ -65,12 +65,14 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
   const machine::Grid first(config.degrees, 0);
   const machine::Grid grid(config.degrees, first.rank_at(machine::Axis::pp, stage));
   machine::run_ranks(1, [&](machine::World& world) {  // has as many hosts as the grid needs
-    collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp));
+    collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp)),
+        ep(world, std::make_unique<NoLink>(config.expert_parallel));
     ModelChunks model(config, schedules.placement, stage, world.host_device(), tp,
-                      &world.host_device());
+                      &world.host_device(), {}, layers::MoeCommunicators{ep, tp, tp});
     plan = zero::gradient_plan(
         model.parameters(), config.precision.dtype, grid, static_cast<double>(config.tokens()),
-        frozen_parameters(config, model.parameters()), config.gradient_dtype());
+        frozen_parameters(config, model.parameters()), config.gradient_dtype(),
+        {config.expert_parallel, model.expert_names()});
     parts = model_parts(model);
   });
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));

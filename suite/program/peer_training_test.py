@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ten steps of training equal those of PyTorch: the losses of BERT's, T5's and GPT-2's shape at mixed degrees.
+"""Ten steps of training equal those of PyTorch: the losses of BERT's, T5's and GPT-2's shape, and of experts, at mixed degrees.
 
 PyTorch computes the model, its gradients and AdamW in double. Initial values, sequences and masks are drawn here again,
 after the comments of machine/device/random.h, layers/parameter.h and suite/trainer/encoder_examples.h. Without PyTorch the
@@ -132,6 +132,10 @@ class Model:
             x = x + self.perceptron(x, block)
         return self.normed(x, "head.norm") @ self.values["embedding.token.weight"].T
 
+    def auxiliary(self):
+        """Returns the part of the loss that is not of the logits."""
+        return 0
+
     def sequence(self, _):
         """Returns tokens, targets, the decoder's tokens or the types, and the length."""
         return list(TEXT[:SEQUENCE]), list(TEXT[1:SEQUENCE + 1]), [0] * SEQUENCE, SEQUENCE
@@ -233,6 +237,44 @@ class T5(Model):
         return tokens, list(TEXT[SEQUENCE + 1:both + 1]), list(TEXT[SEQUENCE:both]), length
 
 
+class Experts(Model):
+    """A mixture of experts after Megatron-Core's router (topk, switch_load_balancing_loss_func, z_loss_func). A sequence
+    is a micro-batch, whose losses are means over its tokens."""
+    experts, topk, aux_coefficient, z_coefficient = 4, 2, 0.01, 0.001
+
+    def add_block(self, index, block):
+        super().add_block(index, block)
+        perceptron = [self.linears.pop(block + f"mlp.{part}") for part in ("fc1", "fc2")]
+        self.shapes[block + "moe.router.weight"] = (self.experts, HIDDEN)
+        for expert in range(self.experts):
+            for part, shape in zip(("fc1", "fc2"), perceptron, strict=True):
+                self.linears[f"{block}moe.experts.{expert}.{part}"] = shape
+
+    def perceptron(self, x, block):
+        x = self.normed(x, block + "norm2")
+        logits = linear(x, self.values[block + "moe.router.weight"])
+        largest, chosen = torch.topk(logits, self.topk, -1)
+        routed = torch.zeros_like(logits).scatter(-1, chosen, 1.0)
+        gates = torch.zeros_like(logits).scatter(-1, chosen, torch.softmax(largest, -1))
+        load = routed.sum(1) / (self.topk * SEQUENCE)
+        aux = self.experts * (load * torch.softmax(logits, -1).mean(1)).sum(-1)
+        z = torch.logsumexp(logits, -1).square().mean(1)
+        self.losses.append((self.aux_coefficient * aux + self.z_coefficient * z).mean())
+        out = 0
+        for expert in range(self.experts):
+            name = f"{block}moe.experts.{expert}."
+            active = gelu(self.dense(x, name + "fc1"), approximate="tanh")
+            out = out + gates[..., expert, None] * self.dense(active, name + "fc2")
+        return out
+
+    def logits(self, tokens, *others):
+        self.losses = []
+        return super().logits(tokens, *others)
+
+    def auxiliary(self):
+        return sum(self.losses)
+
+
 def prefix_length(index):
     return SEQUENCE - int(uniform("masked.length", index) * ((SEQUENCE + 1) // 2))
 
@@ -256,6 +298,7 @@ def losses(model):
         tokens, targets, third, lengths = (torch.tensor(column) for column in columns)
         optimizer.zero_grad()
         loss = cross_entropy(model.logits(tokens, third, lengths).flatten(0, 1), targets.flatten())
+        loss = loss + model.auxiliary()
         loss.backward()
         size = math.sqrt(sum(float((value.grad**2).sum()) for value in values))
         if size > 1:
@@ -292,6 +335,10 @@ class Losses(TemporaryFolder):
     def test_gpt2(self):
         self.compare("tiny", Model(), SEQUENCE, "--ranks", "4", "--tensor-model-parallel-size", "2",
                      "--data-parallel-size", "2", "--sequence-parallel", "off", "--zero-stage", "2")
+
+    def test_experts(self):
+        self.compare("moe_tiny", Experts(), SEQUENCE, "--ranks", "4", "--pipeline-model-parallel-size", "2",
+                     "--data-parallel-size", "2", "--expert-model-parallel-size", "2", "--zero-stage", "1")
 
 
 if __name__ == "__main__":

@@ -18,9 +18,14 @@ namespace {
 
 int stage_of(const Trainer& trainer) { return trainer.grid().coordinate(Axis::pp); }
 
+int expert_rank(const Trainer& trainer) {
+  const collectives::Communicator* const ep = trainer.communicator("ep");
+  return ep ? ep->rank() : 0;
+}
+
 std::vector<layers::StageCase> chunks_of(const Trainer& trainer) {
   return chunk_cases(trainer.config(), trainer.schedules().placement, stage_of(trainer),
-                     trainer.grid().coordinate(Axis::cp));
+                     trainer.grid().coordinate(Axis::cp), expert_rank(trainer));
 }
 
 // Returns the shape of the tensor that stages exchange. With sequence parallelism it has the rank's
@@ -100,7 +105,7 @@ layers::ContextMessages messages_of_layers(const Trainer& trainer) {
     if (kind == Kind::backward || kind == Kind::backward_input)
       layers::add(all, layers::backward_input_messages(model, chunk), times);
   };
-  const RoutedRows rows = routed_rows(trainer);
+  const RoutedRows rows = trainer.routed_rows();
   if (rows.empty()) {
     each_action(trainer, add);
     return all;
@@ -140,11 +145,10 @@ std::vector<std::string> groups_by_library(const Trainer& trainer) {
 }
 
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
-                           int stage, int cp_rank, const RoutedRows& rows,
-                           const layers::ExpertRank& experts) {
+                           int stage, int cp_rank, int expert_rank, const RoutedRows& rows) {
   using pipeline::Kind;
-  std::vector<layers::StageCase> chunks = chunk_cases(config, schedules.placement, stage, cp_rank);
-  for (layers::StageCase& chunk : chunks) chunk.experts = experts;
+  const std::vector<layers::StageCase> chunks =
+      chunk_cases(config, schedules.placement, stage, cp_rank, expert_rank);
   // By micro-batch and chunk, if the rows of experts are given; else by chunk.
   std::vector<layers::StageMemory> memory;
   for (std::size_t i = 0; i < std::max<std::size_t>(rows.size(), 1); ++i)
@@ -196,7 +200,7 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
 
 PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows) {
   return passage_peaks(trainer.config(), trainer.schedules(), stage_of(trainer),
-                       trainer.grid().coordinate(Axis::cp), rows);
+                       trainer.grid().coordinate(Axis::cp), expert_rank(trainer), rows);
 }
 
 zero::ExpectedMemory expected_states(const Trainer& trainer) {

@@ -22,8 +22,8 @@ struct PassagePeaks {
 };
 // rows: of experts; empty: the same number for all experts.
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
-                           int stage, int cp_rank = 0, const RoutedRows& rows = {},
-                           const layers::ExpertRank& experts = {});
+                           int stage, int cp_rank = 0, int expert_rank = 0,
+                           const RoutedRows& rows = {});
 PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows = {});
 
 // Returns the cost of all collectives of a step that updates. Collective over the groups whose

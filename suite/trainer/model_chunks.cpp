@@ -66,7 +66,7 @@ layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Pla
 
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                                            const pipeline::Placement& placement, int stage,
-                                           int cp_rank) {
+                                           int cp_rank, int expert_rank) {
   std::vector<layers::StageCase> cases;
   for (int chunk = 0; chunk < placement.chunks(); ++chunk)
     cases.push_back({config.degrees.tp,
@@ -74,7 +74,8 @@ std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                      config.batch.micro_batch_size,
                      config.precision.dtype,
                      config.activations,
-                     {config.degrees.cp, cp_rank, config.context}});
+                     {config.degrees.cp, cp_rank, config.context},
+                     {{config.expert_parallel, 1}, expert_rank, {}}});
   return cases;
 }
 
@@ -90,7 +91,8 @@ std::vector<int> stages_of_layers(const TrainingConfig& config,
 
 ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement,
                          int stage, machine::Device& device, collectives::Communicator& tp,
-                         machine::Device* checkpoint_host, const layers::ContextParallel& cp)
+                         machine::Device* checkpoint_host, const layers::ContextParallel& cp,
+                         const std::optional<layers::MoeCommunicators>& experts)
     : chunks_(static_cast<std::size_t>(placement.chunks())) {
   order_.resize(chunks_.size());
   std::iota(order_.begin(), order_.end(), 0);
@@ -100,7 +102,7 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
     auto& made = chunks_[static_cast<std::size_t>(chunk)];
     made = std::make_unique<GptStage>(config.model, device, tp, config.precision.dtype,
                                       chunk_index(config, placement, stage, chunk),
-                                      config.activations, checkpoint_host, table, cp);
+                                      config.activations, checkpoint_host, table, cp, experts);
     in_order_.push_back(made.get());
     if (made->stage().first()) table = made->table();
     const layers::Parameters own = made->parameters();
@@ -111,6 +113,14 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
     bool& tied = parameter->placement.tied_over_pp;
     tied = placement.copies() > 1 || (tied && !both_ends);
   }
+}
+
+std::vector<std::string> ModelChunks::expert_names() const {
+  std::vector<std::string> names;
+  for (GptStage* chunk : in_order_)
+    for (const collectives::Parameter* parameter : chunk->expert_parameters())
+      names.push_back(parameter->name);
+  return names;
 }
 
 bool ModelChunks::has_loss() const {

@@ -32,10 +32,11 @@ std::vector<int> layers_of_parts(const TrainingConfig& config);
 // Returns the part of the model that a chunk holds, and the case for its cost formulas.
 layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Placement& placement,
                                int stage, int chunk);
-// cp_rank: a2a may give ranks different numbers of heads, the first the most.
+// cp_rank: a2a may give ranks different numbers of heads, the first the most. expert_rank: of the
+// ranks that exchange tokens.
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                                            const pipeline::Placement& placement, int stage,
-                                           int cp_rank = 0);
+                                           int cp_rank = 0, int expert_rank = 0);
 
 // Returns the first stage that holds each of the model's layers, then the one that holds the head.
 std::vector<int> stages_of_layers(const TrainingConfig& config,
@@ -43,16 +44,18 @@ std::vector<int> stages_of_layers(const TrainingConfig& config,
 
 class ModelChunks {
  public:
-  // device, tp, checkpoint_host, cp: as for GptStage. Allocates no memory yet.
+  // device, tp, checkpoint_host, cp, experts: as for GptStage. Allocates no memory yet.
   ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement, int stage,
               machine::Device& device, collectives::Communicator& tp,
-              machine::Device* checkpoint_host = nullptr, const layers::ContextParallel& cp = {});
+              machine::Device* checkpoint_host = nullptr, const layers::ContextParallel& cp = {},
+              const std::optional<layers::MoeCommunicators>& experts = {});
 
   layers::GptStage& operator[](int chunk) { return *chunks_[static_cast<std::size_t>(chunk)]; }
   int size() const { return static_cast<int>(chunks_.size()); }
   const std::vector<int>& in_order() const { return order_; }  // chunks in the order of the model
   // Returns all chunks' parameters in the order of the model, each once.
   const layers::Parameters& parameters() const { return parameters_; }
+  std::vector<std::string> expert_names() const;  // of the parameters of this rank's experts
   bool has_loss() const;
 
   void initialize(const layers::Initializer& initializer);

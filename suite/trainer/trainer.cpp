@@ -24,6 +24,15 @@ bool adds_gradients(const pipeline::Action& action) {
   return action.kind == pipeline::Kind::backward || action.kind == pipeline::Kind::backward_weights;
 }
 
+// Returns the sum of the auxiliary losses times the tokens of their micro-batches.
+double sum_of_losses(const StepRouting& routing, int topk) {
+  double sum = 0;
+  for (const std::vector<layers::RoutingRecord>& micro_batch : routing)
+    for (const layers::RoutingRecord& record : micro_batch)
+      sum += static_cast<double>(std::ssize(record.chosen) / topk) * record.losses;
+  return sum;
+}
+
 }  // namespace
 
 std::vector<machine::Link*> Trainer::Group::links() const {
@@ -61,9 +70,12 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   const layers::ContextParallel context{
       communicator("cp"), config_.context.placement(config_.model.sequence, config_.degrees.cp),
       config_.context.comm_type, communicator("cp_a2a"), communicator("cp_p2p")};
-  chunks_ =
-      std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
-                                    device, *communicator("tp"), checkpoint_host_.get(), context);
+  std::optional<layers::MoeCommunicators> experts;
+  if (communicator("ep"))
+    experts.emplace(*communicator("ep"), *communicator("tp"), *communicator("tp"));
+  chunks_ = std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
+                                          device, *communicator("tp"), checkpoint_host_.get(),
+                                          context, experts);
   parameters_ = chunks_->parameters();
   parts_ = model_parts(*chunks_);
   micro_batch_is_pass_ = micro_batch_is_pass(config_);
@@ -74,7 +86,8 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   }
   plan_ = zero::gradient_plan(parameters_, config_.precision.dtype, grid_,
                               static_cast<double>(config_.tokens()),
-                              frozen_parameters(config_, parameters_), config_.gradient_dtype());
+                              frozen_parameters(config_, parameters_), config_.gradient_dtype(),
+                              {config_.expert_parallel, chunks_->expert_names()});
   check_frozen();
   states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_,
                                                layout_options(config_, parts_));
@@ -84,10 +97,10 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
     vocabulary_ = load_gpt2(config_.weights, config_.model, parameters_, config_.degrees.tp,
                             grid_.coordinate(Axis::tp));
   chunks_->set_vocabulary(vocabulary_);
-  step_ = zero::make_step(
-      config_.zero.stage, *states_, plan_,
-      {communicator("tp"), communicator("pp"), communicator("dp"), communicator("embedding")},
-      config_.step_options());
+  step_ = zero::make_step(config_.zero.stage, *states_, plan_,
+                          {communicator("tp"), communicator("pp"), communicator("dp"),
+                           communicator("embedding"), communicator("edp")},
+                          config_.step_options());
   connect_step();
   scale_loss();
   tokens_.allocate(device);
@@ -138,6 +151,11 @@ void Trainer::connect_groups() {
   for (const machine::Group& group :
        {grid_.group(Axis::tp), grid_.group(Axis::pp), grid_.replica_group()})
     connect(group, LinkStream::own);
+  if (config_.expert_parallel > 1) {
+    const layers::ExpertGroups experts = expert_groups();
+    connect(experts.experts, LinkStream::of_device);  // between the layer's own kernels
+    connect(experts.edp, LinkStream::own);
+  }
   if (config_.degrees.cp > 1) {
     // The ring sends between its own kernels, in the device's stream.
     const machine::Group context = grid_.group(Axis::cp);
@@ -161,6 +179,10 @@ void Trainer::connect_groups() {
   for (const Group& group : groups_)
     if (group.communicator)
       group.communicator->set_algorithms(group_algorithms(config_, group.name));
+}
+
+layers::ExpertGroups Trainer::expert_groups() const {
+  return layers::expert_groups(grid_.replica_group(), {config_.expert_parallel, 1});
 }
 
 machine::Group Trainer::tied_group() const {
@@ -284,6 +306,49 @@ void Trainer::give_routing(const StepRouting& decisions) {
   routing_ = decisions;
   for (std::vector<layers::RoutingRecord>& micro_batch : routing_)
     for (layers::RoutingRecord& record : micro_batch) record.given = true;
+}
+
+StepRouting Trainer::gathered_routing() const {
+  const auto micro_batches = static_cast<std::size_t>(config_.micro_batches());
+  if (routing_.empty()) return {};
+  StepRouting all(
+      micro_batches * static_cast<std::size_t>(config_.degrees.dp),
+      std::vector<layers::RoutingRecord>(routing_.empty() ? 0 : routing_.front().size()));
+  const std::vector<StepRouting> ranks = world_.all_gather(group_, routing_);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const machine::Grid grid(config_.degrees, static_cast<int>(rank));
+    const auto first = static_cast<std::size_t>(grid.coordinate(Axis::dp)) * micro_batches;
+    for (std::size_t i = 0; i < ranks[rank].size(); ++i)
+      for (std::size_t layer = 0; layer < ranks[rank][i].size(); ++layer)
+        if (!ranks[rank][i][layer].chosen.empty()) all[first + i][layer] = ranks[rank][i][layer];
+  }
+  return all;
+}
+
+RoutedRows Trainer::routed_rows() const {
+  RoutedRows rows;
+  if (!config_.model.has_experts()) return rows;
+  const machine::Group group = expert_groups().experts;
+  const layers::MoeConfig mixture = config_.model.mixture();
+  for (const std::vector<layers::RoutingRecord>& micro_batch : routing_) {
+    auto& of_layers = rows.emplace_back();
+    for (const layers::RoutingRecord& record : micro_batch) {
+      auto& counts = of_layers.emplace_back(static_cast<std::size_t>(mixture.num_experts));
+      for (const std::int32_t expert : record.choices)
+        if (expert >= 0) ++counts[static_cast<std::size_t>(expert)];
+      const auto tokens = std::ssize(record.chosen) / mixture.topk;
+      if (mixture.pads()) std::ranges::fill(counts, mixture.capacity(tokens));
+    }
+  }
+  // [ranks, num_experts]
+  RoutedRows all = rows;
+  for (auto& micro_batch : all)
+    for (auto& layer : micro_batch) layer.clear();
+  for (const RoutedRows& theirs : world_.all_gather(group, rows))
+    for (std::size_t i = 0; i < all.size(); ++i)
+      for (std::size_t layer = 0; layer < all[i].size(); ++layer)
+        all[i][layer].insert(all[i][layer].end(), theirs[i][layer].begin(), theirs[i][layer].end());
+  return all;
 }
 
 zero::StepResult Trainer::update() {

@@ -24,12 +24,17 @@
 #include "suite/files/corpus.h"
 #include "suite/trainer/model_chunks.h"
 #include "suite/trainer/model_parts.h"
-#include "suite/trainer/step_routing.h"
 #include "suite/trainer/step_tokens.h"
 #include "zero/stages/step.h"
 #include "zero/states/flat_states.h"
 
 namespace suite {
+
+// The decisions of the routers in a step, of a model with experts: by micro-batch, then by layer of
+// the model. A layer without experts, or of another stage, has an empty record.
+using StepRouting = std::vector<std::vector<layers::RoutingRecord>>;
+// Rows that the ranks that exchange tokens have for each expert (layers::MoeCase's), likewise.
+using RoutedRows = std::vector<std::vector<std::vector<std::int64_t>>>;
 
 class Trainer {
  public:
@@ -101,9 +106,15 @@ class Trainer {
   // give_routing: the next one takes these decisions.
   const StepRouting& routing() const { return routing_; }
   void give_routing(const StepRouting& decisions);
+  // Return the records of all ranks in the order of the micro-batches at degree 1, and the rows.
+  // Both are empty without experts. Collective over the group.
+  StepRouting gathered_routing() const;
+  RoutedRows routed_rows() const;
 
   const TrainingConfig& config() const { return config_; }
   const machine::Grid& grid() const { return grid_; }
+  // The ranks that exchange tokens, and those that hold the same experts.
+  layers::ExpertGroups expert_groups() const;
   layers::Parameters& parameters() { return parameters_; }
   double loss_scale() const { return scale_.scale(); }
   machine::World& world() const { return world_; }

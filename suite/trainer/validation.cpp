@@ -61,7 +61,20 @@ void validate_context(const TrainingConfig& config) {
 }
 
 void validate_experts(const TrainingConfig& config) {
+  const int ep = config.expert_parallel;
+  if (ep > 1 && !config.model.has_experts())
+    throw std::invalid_argument(
+        fmt::format("expert-model-parallel-size is {}; expected 1 without num-experts", ep));
   if (!config.model.has_experts()) return;
+  config.model.mixture().validate(ep);
+  if (config.shards() % ep != 0)
+    throw std::invalid_argument(
+        fmt::format("expert-model-parallel-size is {}; expected a divisor of data-parallel-size {}",
+                    ep, config.shards()));
+  if (ep > 1 && config.zero.overlaps())
+    throw std::invalid_argument(
+        "expert-model-parallel-size requires overlap_comm off, because gradients of experts have "
+        "their own group");
   const auto refuse = [](std::string_view needs) {
     throw std::invalid_argument(fmt::format("num-experts requires {}", needs));
   };

@@ -33,8 +33,9 @@ bool is_only_placement(const void* at, const TrainingConfig& config) {
   if (model.has_experts() && is_in(at, config.batch.micro_batch_size)) return false;
   if (!model.has_experts() && (is_in(at, model.moe) || is_in(at, model.moe_layer_freq)))
     return true;
-  return is_in(at, config.degrees) || is_in(at, config.pipeline) || is_in(at, config.activations) ||
-         is_in(at, config.zero) || is_in(at, config.transport) || is_in(at, config.precision) ||
+  return is_in(at, config.degrees) || is_in(at, config.expert_parallel) ||
+         is_in(at, config.pipeline) || is_in(at, config.activations) || is_in(at, config.zero) ||
+         is_in(at, config.transport) || is_in(at, config.precision) ||
          is_in(at, config.tensor_parallel) || is_in(at, config.batch.micro_batch_size) ||
          is_in(at, config.batch.gradient_accumulation_steps) || is_in(at, model.name) ||
          is_in(at, model.arguments) || is_in(at, model.seq_length) || is_in(at, model.tokens) ||

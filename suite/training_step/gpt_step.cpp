@@ -22,8 +22,6 @@ namespace {
 
 using harness::Better, harness::Nature;
 using harness::Profile;
-using machine::Axis;
-using machine::Dtype;
 
 struct GptStep : StepUnit {
   static constexpr std::string_view name = "gpt_step";
@@ -205,25 +203,7 @@ struct GptStep : StepUnit {
         {both, in_bfloat16, batch, vary("recompute-granularity", {"selective"})},
         grids({4}, {1}, {4}, {1}));
     add_compression_slices(sweep);
-    // Covers experts: without drops and with capacities, both dispatchers, losses in the second
-    // forward of a recomputed layer, and dense layers between.
-    const auto experts = vary("model", {"moe_tiny"});
-    const auto moe = [&](const char* arguments) {
-      return Variations{experts, batch, vary("model-args", {arguments})};
-    };
-    add(full, "experts",
-        {experts, floats, stages, vary("recompute-granularity", {"none", "selective", "full"})},
-        grids({1, 2, 4}, {1}, {1, 2}, {1, 2, 4}));
-    add(edges, "experts",
-        moe("--moe-expert-capacity-factor 0.75 --moe-token-dispatcher-type allgather") +
-            Variations{vary("zero-stage", {"2"})},
-        grids({2}, {1}, {1}, {2}));
-    add(edges, "experts",
-        moe("--num-layers 4 --moe-layer-freq 2 --moe-shared-expert-intermediate-size 48 "
-            "--hidden-dropout 0.1 --swiglu") +
-            Variations{in_bfloat16, full_recompute, vary("micro-batch-size", {"2"}),
-                       vary("schedule", {"zb_h1"})},
-        grids({2}, {1}, {2}, {1}));
+    add_expert_slices(sweep);
     // Covers frozen parameters at both ends of a pipeline, and a table that both stages hold.
     const auto body = vary("freeze", {"blocks.0.*+head.norm.*"});
     add(full, "overlap", held + Variations{overlap}, tp_and_dp);
@@ -269,7 +249,7 @@ struct GptStep : StepUnit {
     description.losses = losses_;
     if (against() == Against::cpu && !exact_losses_.empty())
       description.set("loss_error", loss_error_);
-    if (config_.precision.dtype == Dtype::float16)
+    if (config_.precision.dtype == machine::Dtype::float16)
       description.set("skipped_steps", static_cast<double>(skipped_steps_.size()));
     describe_reference(description);
     if (skipped_steps_.size() == losses_.size())
@@ -307,10 +287,7 @@ struct GptStep : StepUnit {
                   std::vector{trainer->optimizer_step().divisor()},
                   std::vector{tokens_that_count(config_, corpus_, step)});
       losses_.push_back(trainer->mean_loss());
-      if (config_.model.has_experts()) {
-        judge_decisions(judge, config_, step + 1, trainer->routing());
-        routing.push_back(gathered_routing(*trainer, trainer->routing()));
-      }
+      routing.push_back(judged_routing(judge, *trainer, step + 1));
       trainer->optimizer_step().reduce();
       const bool overflow = gradients_overflow(*trainer, context_.world, context_.group);
       skipped_[static_cast<std::size_t>(step)] = overflow;
@@ -356,10 +333,7 @@ struct GptStep : StepUnit {
         compare_parameter(judge, *parameter, mine.at(parameter->name), reference,
                           first_taken(skipped_) + 1, trainer_tp_rank());
     });
-    for (std::size_t step = 0; step < routing.size(); ++step)
-      judge.numerics(fmt::format("logits of the routers in step {} against double", step + 1),
-                     distance(logits_of(routing[step]), reference.exact.logits[step]),
-                     reference.bounds.logits[step]);
+    judge_logits(judge, routing, reference);
     loss_error_ = 0;
     for (std::size_t step = 0; step < losses_.size(); ++step) {
       loss_error_ =
@@ -374,7 +348,7 @@ struct GptStep : StepUnit {
   }
 
   int trainer_tp_rank() const {
-    return machine::Grid(config_.degrees, context_.group.index).coordinate(Axis::tp);
+    return machine::Grid(config_.degrees, context_.group.index).coordinate(machine::Axis::tp);
   }
 
   // Rank 0 computes the reference once; the other ranks wait for it.

@@ -20,6 +20,32 @@ namespace {
 // About ten seconds of plain loops.
 constexpr double most_flops = 3e10;
 
+// Read from the configuration's own keys.
+MoeSizes mixture_sizes(const TrainingConfig& config) {
+  const layers::MoeConfig& moe = config.model.moe;
+  MoeSizes sizes{.experts = 0};
+  if (moe.num_experts == 0) return sizes;
+  sizes.tokens = std::int64_t{config.batch.micro_batch_size} * config.model.sequence;
+  sizes.hidden = config.model.hidden;
+  sizes.ffn = moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : config.model.ffn();
+  sizes.shared = moe.shared_expert_intermediate_size;
+  sizes.experts = moe.num_experts;
+  sizes.topk = moe.topk;
+  sizes.swiglu = config.model.swiglu;
+  sizes.bias = !config.model.disable_bias_linear;
+  sizes.softmax_over_all = moe.pre_softmax;
+  sizes.sinkhorn = moe.load_balancing == layers::LoadBalancing::sinkhorn;
+  if (moe.load_balancing == layers::LoadBalancing::aux_loss) sizes.aux = moe.aux_loss_coeff;
+  sizes.z = moe.z_loss_coeff;
+  if (moe.expert_capacity_factor > 0)
+    sizes.capacity = std::min(
+        sizes.tokens, static_cast<std::int64_t>(std::ceil(
+                          static_cast<double>(sizes.tokens * sizes.topk) /
+                          static_cast<double>(sizes.experts) * moe.expert_capacity_factor)));
+  sizes.drops_last = moe.token_drop_policy == layers::TokenDropPolicy::position;
+  return sizes;
+}
+
 plain::Model plain_model(const TrainingConfig& config) {
   const TrainingConfig::Model& model = config.model;
   plain::Model plain;
@@ -135,35 +161,9 @@ plain::Batch with_decisions(plain::Batch batch, const StepRouting& routing) {
 
 }  // namespace
 
-// Read from the configuration's own keys.
-MoeSizes mixture_sizes(const TrainingConfig& config) {
-  const layers::MoeConfig& moe = config.model.moe;
-  MoeSizes sizes{.experts = 0};
-  if (moe.num_experts == 0) return sizes;
-  sizes.tokens = std::int64_t{config.batch.micro_batch_size} * config.model.sequence;
-  sizes.hidden = config.model.hidden;
-  sizes.ffn = moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : config.model.ffn();
-  sizes.shared = moe.shared_expert_intermediate_size;
-  sizes.experts = moe.num_experts;
-  sizes.topk = moe.topk;
-  sizes.swiglu = config.model.swiglu;
-  sizes.bias = !config.model.disable_bias_linear;
-  sizes.softmax_over_all = moe.pre_softmax;
-  sizes.sinkhorn = moe.load_balancing == layers::LoadBalancing::sinkhorn;
-  if (moe.load_balancing == layers::LoadBalancing::aux_loss) sizes.aux = moe.aux_loss_coeff;
-  sizes.z = moe.z_loss_coeff;
-  if (moe.expert_capacity_factor > 0)
-    sizes.capacity = std::min(
-        sizes.tokens, static_cast<std::int64_t>(std::ceil(
-                          static_cast<double>(sizes.tokens * sizes.topk) /
-                          static_cast<double>(sizes.experts) * moe.expert_capacity_factor)));
-  sizes.drops_last = moe.token_drop_policy == layers::TokenDropPolicy::position;
-  return sizes;
-}
-
-void judge_decisions(harness::Judge& judge, const TrainingConfig& config, int step,
-                     const StepRouting& routing) {
-  const MoeSizes sizes = mixture_sizes(config);
+StepRouting judged_routing(harness::Judge& judge, const Trainer& trainer, int step) {
+  const MoeSizes sizes = mixture_sizes(trainer.config());
+  const StepRouting& routing = trainer.routing();
   for (std::size_t i = 0; i < routing.size(); ++i)
     for (std::size_t layer = 0; layer < routing[i].size(); ++layer) {
       const layers::RoutingRecord& record = routing[i][layer];
@@ -178,6 +178,15 @@ void judge_decisions(harness::Judge& judge, const TrainingConfig& config, int st
       compare("experts chosen", record.chosen, expected.chosen);
       compare("experts after drops", record.choices, expected.choices);
     }
+  return trainer.gathered_routing();
+}
+
+void judge_logits(harness::Judge& judge, const TrainingRouting& routing,
+                  const Reference& reference) {
+  for (std::size_t step = 0; step < routing.size(); ++step)
+    if (const std::vector<double> logits = logits_of(routing[step]); !logits.empty())
+      judge.numerics(fmt::format("logits of the routers in step {} against double", step + 1),
+                     distance(logits, reference.exact.logits[step]), reference.bounds.logits[step]);
 }
 
 double tokens_that_count(const TrainingConfig& config, const Corpus& corpus, int step) {

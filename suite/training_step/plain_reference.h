@@ -9,7 +9,6 @@
 #include <tuple>
 #include <vector>
 
-#include "suite/reference/moe_reference.h"
 #include "suite/training_step/reference.h"
 
 namespace suite {
@@ -20,11 +19,12 @@ std::string why_not_plain(const TrainingConfig& config);
 // Returns the number of tokens that count in a step, over all ranks.
 double tokens_that_count(const TrainingConfig& config, const Corpus& corpus, int step);
 
-// Returns the sizes of the experts for moe_reference.h, and judges the decisions of a step's
-// routers by their logits, exactly.
-MoeSizes mixture_sizes(const TrainingConfig& config);
-void judge_decisions(harness::Judge& judge, const TrainingConfig& config, int step,
-                     const StepRouting& routing);
+// Judges the decisions of a step's routers by their logits, exactly, and returns those of all ranks
+// (Trainer::gathered_routing). Collective over the trainer's group.
+StepRouting judged_routing(harness::Judge& judge, const Trainer& trainer, int step);
+// Compares the logits of every step with the double run.
+void judge_logits(harness::Judge& judge, const TrainingRouting& routing,
+                  const Reference& reference);
 
 // Trains reference_steps steps. Parameters have layer 0. Calls `alive` after every step. routing:
 // of a model with experts.

@@ -24,6 +24,19 @@ TrainingConfig tiny(const std::string& model, const std::function<void(TrainingC
   return config;
 }
 
+// The decisions of the layers' routers, which the plain loops take.
+TrainingRouting routing_of(machine::World& world, const TrainingConfig& config,
+                           const Corpus& corpus) {
+  TrainingRouting routing;
+  if (!config.model.has_experts()) return routing;
+  const auto trainer = reference_trainer(world, config, corpus, machine::Dtype::float64);
+  for (int step = 0; step < reference_steps; ++step) {
+    trainer->step();
+    routing.push_back(trainer->gathered_routing());
+  }
+  return routing;
+}
+
 // Trains this config by the layers and by plain loops, both in double.
 void expect_agreement(const std::string& what, const TrainingConfig& config,
                       const SkippedSteps& skipped = {}) {
@@ -31,7 +44,9 @@ void expect_agreement(const std::string& what, const TrainingConfig& config,
   ASSERT_EQ(why_not_plain(config), "");
   machine::run_ranks(1, [&](machine::World& world) {
     const Corpus corpus = Corpus::generated(config.seed, config.model.tokens);
-    const History plain = plain_history(config, corpus, skipped, [] {});
+    const TrainingRouting routing = routing_of(world, config, corpus);
+    const History plain = plain_history(
+        config, corpus, skipped, [] {}, routing);
     const auto trainer = reference_trainer(world, config, corpus, machine::Dtype::float64);
     const int first = first_taken(skipped);
     ASSERT_EQ(plain.parameters.size(), trainer->parameters().size());
@@ -70,6 +85,20 @@ TEST(PlainReference, AgreesWithTheLayersInDouble) {
   expect_agreement("llama", tiny("llama_tiny", nothing));
   expect_agreement("bert", tiny("bert_tiny", nothing));
   expect_agreement("t5", tiny("t5_tiny", nothing));
+  expect_agreement("experts", tiny("moe_tiny", nothing));
+  expect_agreement("experts in Llama's shape with capacities and losses that dominate",
+                   tiny("llama_tiny", [](TrainingConfig& c) {
+                     c.model.moe.num_experts = 5;
+                     c.model.moe.topk = 3;
+                     c.model.moe.ffn_hidden_size = 40;
+                     c.model.moe.shared_expert_intermediate_size = 24;
+                     c.model.moe.aux_loss_coeff = 1;
+                     c.model.moe.z_loss_coeff = 1;
+                     c.model.moe.expert_capacity_factor = 0.75;
+                     c.model.moe_layer_freq = 2;
+                     c.model.hidden_dropout = 0.1;
+                     c.batch.micro_batch_size = 2;
+                   }));
   expect_agreement("bert, padded table, dropout, uneven tokens",
                    tiny("bert_tiny", [](TrainingConfig& c) {
                      c.model.tokens = 300;

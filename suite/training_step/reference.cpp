@@ -103,6 +103,7 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const std::string sums = config.zero.grad_accum_dtype;
   const std::string wire = config.shards() > 1 ? config.zero.communication_data_type : "";
   config.degrees = {};
+  config.expert_parallel = 1;
   config.pipeline = {};
   config.activations = {};
   config.context = {};
@@ -245,6 +246,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
       config.gradient_dtype() == Dtype::float16 ||
       (config.shards() > 1 && config.step_options().communication_data_type == Dtype::float16);
   config.degrees = {};
+  config.expert_parallel = 1;
   config.zero.communication_data_type.clear();
   if (dtype != config.precision.dtype) {
     config.zero.grad_accum_dtype.clear();

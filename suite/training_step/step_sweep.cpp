@@ -207,4 +207,47 @@ Variations operator+(Variations all, const Variations& more) {
   return all;
 }
 
+// Covers experts: without drops and with capacities, both dispatchers, losses in the second forward
+// of a recomputed layer, dense layers between, and experts that are divided over ranks.
+void add_expert_slices(harness::Sweep<TrainingCase>& sweep) {
+  using enum harness::Profile;
+  const auto moe = [](const char* arguments) {
+    return Variations{vary("model", {"moe_tiny"}), vary("global-batch-size", {"8"}),
+                      vary("model-args", {arguments})};
+  };
+  const auto ep = [](const std::vector<std::string>& degrees) {
+    return Variations{vary("expert-model-parallel-size", degrees)};
+  };
+  const auto in_bfloat16 = vary("dtype", {"bfloat16"});
+  const Variations over_ranks{vary("dtype", {"float", "bfloat16"}),
+                              vary("zero-stage", {"0", "1", "2", "3"}),
+                              vary("recompute-granularity", {"none", "selective", "full"})};
+  const std::vector full{acceptance, paper};
+  const std::string name = "experts";
+  sweep.slice(full, name, moe("none") + ep({"1"}) + over_ranks + grids({1, 2}, {1}, {1, 2}, {1, 2}))
+      .slice(full, name,
+             moe("none") + ep({"2", "4"}) + over_ranks + grids({4, 8}, {1}, {1, 2}, {4}));
+  const std::vector edges{quick, smoke};
+  sweep
+      .slice(edges, name,
+             moe("--moe-expert-capacity-factor 0.75 --moe-token-dispatcher-type allgather") +
+                 grids({2}, {1}, {1}, {2}) + Variations{vary("zero-stage", {"2"})})
+      .slice(edges, name,
+             moe("--num-layers 4 --moe-layer-freq 2 --moe-shared-expert-intermediate-size 48 "
+                 "--hidden-dropout 0.1 --swiglu") +
+                 grids({2}, {1}, {2}, {1}) +
+                 Variations{in_bfloat16, vary("recompute-granularity", {"full"}),
+                            vary("micro-batch-size", {"2"}), vary("schedule", {"zb_h1"})})
+      .slice(edges, name,
+             moe("none") + ep({"2"}) + grids({2}, {1}, {1}, {2}) +
+                 Variations{vary("zero-stage", {"0"}), vary("uneven-tokens", {"on"})})
+      .slice(edges, name,
+             moe("--moe-expert-capacity-factor 1 --moe-pad-expert-input-to-capacity") + ep({"2"}) +
+                 grids({4}, {1}, {1}, {4}) + Variations{vary("zero-stage", {"1"})})
+      .slice(edges, name,
+             moe("--moe-token-dispatcher-type allgather --moe-expert-capacity-factor 1") +
+                 ep({"2"}) + grids({4}, {1}, {2}, {2}) +
+                 Variations{in_bfloat16, vary("zero-stage", {"3"})});
+}
+
 }  // namespace suite

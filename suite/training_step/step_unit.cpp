@@ -120,7 +120,7 @@ void StepUnit::warm_up(const std::function<void()>& begin) {
     begin();
   });
   if (!taken) return;
-  rows_ = routed_rows(*trainer_);
+  rows_ = trainer_->routed_rows();
   for (const machine::Category category : machine::all_categories)
     peaks_[category] = ledger.peak(category) - before[category];
 }

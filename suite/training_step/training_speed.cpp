@@ -118,10 +118,7 @@ struct TrainingSpeed : StepUnit {
     for (bool ended = false; !ended;) {
       scales.push_back(trainer->loss_scale());
       trainer->forward_backward();
-      if (config_.model.has_experts()) {
-        judge_decisions(judge, config_, static_cast<int>(scales.size()), trainer->routing());
-        routing.push_back(gathered_routing(*trainer, trainer->routing()));
-      }
+      routing.push_back(judged_routing(judge, *trainer, static_cast<int>(scales.size())));
       first_loss_ = trainer->mean_loss();
       trainer->optimizer_step().reduce();
       const bool overflow = gradients_overflow(*trainer, context_.world, context_.group);

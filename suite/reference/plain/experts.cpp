@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "suite/reference/plain_training.h"
+#include "suite/reference/plain/training.h"
 
 namespace suite::plain {
 namespace {

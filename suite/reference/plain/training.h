@@ -183,7 +183,7 @@ class Training {
   // Return the loss of a sequence and add its gradients.
   double train(std::int64_t sequence_index, const Sequence& of);
   double train_both(std::int64_t sequence_index, const Sequence& of);
-  // The experts of a block (plain_experts.cpp), for the rows of a micro-batch.
+  // The experts of a block (experts.cpp), for the rows of a micro-batch.
   void declare_experts(const std::string& name, double weight, double residual);
   MoeValues mixture_values(const std::string& name, const Rows& x,
                            const Decisions& decisions) const;
