@@ -45,14 +45,19 @@ std::vector<Matrix> ExpertMlps::first_weights(Tensor Parameter::*tensor) const {
   std::vector<Matrix> all;
   for (const Expert& expert : experts_) {
     const Tensor& stacked = expert.weight1.*tensor;
-    all.push_back(matrix(stacked.reshape({stacked.size() / config_.hidden, config_.hidden})));
+    all.push_back(stacked
+                      ? matrix(stacked.reshape({stacked.size() / config_.hidden, config_.hidden}))
+                      : Matrix());
   }
   return all;
 }
 
 std::vector<Matrix> ExpertMlps::second_weights(Tensor Parameter::*tensor) const {
   std::vector<Matrix> all;
-  for (const Expert& expert : experts_) all.push_back(matrix(expert.weight2.*tensor));
+  for (const Expert& expert : experts_) {
+    const Tensor& weight = expert.weight2.*tensor;
+    all.push_back(weight ? matrix(weight) : Matrix());
+  }
   return all;
 }
 
@@ -70,8 +75,8 @@ void ExpertMlps::sum_bias_gradients(Parameter Expert::*bias, const Tensor& d_row
                                     const Saved& saved) const {
   std::int64_t first = 0;
   for (std::size_t i = 0; i < experts_.size(); first += saved.rows[i++]) {
-    if (saved.rows[i] == 0) continue;
     const Tensor& gradient = (experts_[i].*bias).gradient;
+    if (saved.rows[i] == 0 || !gradient) continue;
     context_.kernels().accumulate_column_sums(d_rows.row_range(first, saved.rows[i]),
                                               gradient.reshape({gradient.size()}));
   }

@@ -38,7 +38,8 @@ void grouped_gemm(machine::Stream& stream, const Matrix& a, std::span<const std:
 void grouped_gemm_of_rows(machine::Stream& stream, const Matrix& a, const Matrix& b,
                           std::span<const std::int64_t> rows, std::span<const Matrix> c) {
   each_group(rows, [&](std::size_t group, std::int64_t first, std::int64_t count) {
-    gemm(stream, rows_of(a, first, count).transposed(), rows_of(b, first, count), c[group], 1, 1);
+    if (c[group].data)
+      gemm(stream, rows_of(a, first, count).transposed(), rows_of(b, first, count), c[group], 1, 1);
   });
 }
 

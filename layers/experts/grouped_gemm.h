@@ -15,7 +15,7 @@ namespace layers {
 void grouped_gemm(machine::Stream& stream, const machine::Matrix& a,
                   std::span<const std::int64_t> rows, std::span<const machine::Matrix> b,
                   const machine::Matrix& c);
-// c_i += a_iᵀ b_i. a [sum of rows, m], b [sum of rows, n], c_i [m, n].
+// c_i += a_iᵀ b_i. a [sum of rows, m], b [sum of rows, n], c_i [m, n] or nothing: not computed.
 void grouped_gemm_of_rows(machine::Stream& stream, const machine::Matrix& a,
                           const machine::Matrix& b, std::span<const std::int64_t> rows,
                           std::span<const machine::Matrix> c);

@@ -28,8 +28,9 @@ void Router::backward_input(const std::vector<double>& d_weights, double loss_fa
 }
 
 void Router::backward_weights(Saved& saved) {
-  gemm(context_.stream(), matrix(saved.d_logits).transposed(), matrix(saved.x),
-       matrix(weight_.gradient), 1, 1);
+  if (weight_.gradient)  // not frozen
+    gemm(context_.stream(), matrix(saved.d_logits).transposed(), matrix(saved.x),
+         matrix(weight_.gradient), 1, 1);
   saved = Saved();
 }
 

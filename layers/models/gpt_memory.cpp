@@ -19,17 +19,15 @@ struct Sizes {
   std::size_t n, c, A, E, t, L, M, own, border, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
       log_sum_exp, logits;
   bool first_stage, last_stage, selective;
-  bool over_cp;      // attention is over cp: q, k and v are apart
-  bool keeps_parts;  // and backward reads them
+  bool over_cp, keeps_parts;  // attention is over cp: q, k and v are apart; backward reads them
   ContextCost context{};
   // Own rows of the transform in an encoder's head, and of the types in its embedding; else 0.
   std::size_t transform = 0;
   // Of an encoder-decoder: elements of the relative bias of all pairs of positions, and of its
   // table.
-  std::size_t pairs = 0, table = 0;
-  int first_block = 0, encoder_layers = 0;  // encoder_layers: 0 without an encoder-decoder
-  std::size_t spread = 0;  // elements of the positions that the embedding makes consecutive
-  std::vector<Mixture> mixtures{};  // of each block
+  std::size_t pairs = 0, table = 0, spread = 0;  // spread: of positions that are made consecutive
+  int first_block = 0, encoder_layers = 0;       // encoder_layers: 0 without an encoder-decoder
+  std::vector<Mixture> mixtures{};               // of each block
 
   Sizes(const GptConfig& config, const StageCase& stage)
       : n(static_cast<std::size_t>(stage.tokens(config))),
@@ -85,11 +83,10 @@ struct Sizes {
   }
   // Of a block of the stage: whether it has cross attention, and whether the encoder ends with it.
   bool crosses(std::size_t block) const {
-    return encoder_layers > 0 && first_block + static_cast<int>(block) >= encoder_layers;
+    return encoder_layers > 0 && at(block) >= encoder_layers;
   }
-  bool ends_encoder(std::size_t block) const {
-    return encoder_layers > 0 && first_block + static_cast<int>(block) + 1 == encoder_layers;
-  }
+  bool ends_encoder(std::size_t block) const { return at(block) + 1 == encoder_layers; }
+  int at(std::size_t block) const { return first_block + static_cast<int>(block); }
   // Returns whether the weights use the gradient that enters a layer unchanged.
   bool passes_on() const { return gathered == 0 && dropped == 0; }
   bool mlp_passes_on(std::size_t block) const {

@@ -204,22 +204,10 @@ struct GptStep : StepUnit {
         grids({4}, {1}, {4}, {1}));
     add_compression_slices(sweep);
     add_expert_slices(sweep);
-    // Covers frozen parameters at both ends of a pipeline, and a table that both stages hold.
-    const auto body = vary("freeze", {"blocks.0.*+head.norm.*"});
+    add_frozen_slices(sweep);
     add(full, "overlap", held + Variations{overlap}, tp_and_dp);
     add(edges, "overlap", {tiny, batch, rows_cut, overlap, vary("schedule", {"1f1b", "zb_h1"})},
         tp_and_pp);
-    add(edges, "frozen", {tiny, batch, vary("zero-stage", {"3"}), body}, grids({2}, {1}, {1}, {2}));
-    add(edges, "frozen", {tiny, batch, rows_cut, vary("freeze", {"embedding.*"})},
-        grids({4}, {2}, {2}, {1}));
-    add(edges, "frozen",
-        {tiny, batch, in_bfloat16, vary("zero-stage", {"2"}), vary("offload_optimizer", {"cpu"}),
-         vary("freeze", {"*.weight"})},
-        grids({2}, {1}, {1}, {2}));
-    add(edges, "frozen", {encoder, batch, vary("freeze", {"head.*"})},
-        grids({2}, {2}, {1}, {1}));
-    add(edges, "frozen", {both, batch, vary("freeze", {"embedding.*+blocks.0.*"})},
-        grids({4}, {2}, {2}, {1}));
     add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
     add({smoke}, "smoke", on_host + Variations{tiny}, tp_and_dp);
     add({smoke}, "smoke", Variations{tiny, batch} + uneven_sgd, tp_and_dp);

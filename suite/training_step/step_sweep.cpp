@@ -250,4 +250,25 @@ void add_expert_slices(harness::Sweep<TrainingCase>& sweep) {
                  Variations{in_bfloat16, vary("zero-stage", {"3"})});
 }
 
+// Covers frozen parameters at both ends of a pipeline, and a table that two stages hold. Every
+// model has names for every pattern, because a user may choose another model.
+void add_frozen_slices(harness::Sweep<TrainingCase>& sweep) {
+  using enum harness::Profile;
+  const auto add = [&](const char* model, const char* frozen, const Variations& grid,
+                       const Variations& more) {
+    sweep.slice({quick, smoke}, "frozen",
+                Variations{vary("model", {model}), vary("global-batch-size", {"8"}),
+                           vary("freeze", {frozen})} +
+                    more + grid);
+  };
+  const auto rows_cut = vary("sequence-parallel", {"on"});
+  add("tiny", "blocks.0.*+head.norm.*", grids({2}, {1}, {1}, {2}), {vary("zero-stage", {"3"})});
+  add("tiny", "embedding.*", grids({4}, {2}, {2}, {1}), {rows_cut});
+  add("tiny", "*.weight", grids({2}, {1}, {1}, {2}),
+      {vary("dtype", {"bfloat16"}), vary("zero-stage", {"2"}), vary("offload_optimizer", {"cpu"})});
+  add("bert_tiny", "head.*", grids({2}, {2}, {1}, {1}), {});
+  add("t5_tiny", "embedding.*+blocks.0.*", grids({4}, {2}, {2}, {1}), {});
+  add("moe_tiny", "blocks.0.*", grids({2}, {1}, {1}, {2}), {});
+}
+
 }  // namespace suite

@@ -31,9 +31,10 @@ Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
                  const std::vector<int>& cp = {1});
 // Values of a case with context parallelism.
 Variations over_cp(const std::string& comm_type, const std::string& order);
-// Adds the cases of gpt_step with experts.
-void add_expert_slices(harness::Sweep<TrainingCase>& sweep);
 Variations operator+(Variations all, const Variations& more);
+// Add the cases of gpt_step with experts, and with frozen parameters.
+void add_expert_slices(harness::Sweep<TrainingCase>& sweep);
+void add_frozen_slices(harness::Sweep<TrainingCase>& sweep);
 
 // Returns the configuration of a case with these axes: base with their values.
 TrainingConfig with_axes(TrainingConfig base, const harness::AxisValues& axes);
