@@ -206,7 +206,7 @@ struct GptStep : StepUnit {
     add_expert_slices(sweep);
     add_frozen_slices(sweep);
     add(full, "overlap", held + Variations{overlap}, tp_and_dp);
-    add(edges, "overlap", {tiny, batch, rows_cut, overlap, vary("schedule", {"1f1b", "zb_h1"})},
+    add({smoke}, "overlap", {tiny, batch, rows_cut, overlap, vary("schedule", {"1f1b", "zb_h1"})},
         tp_and_pp);
     add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
     add({smoke}, "smoke", on_host + Variations{tiny}, tp_and_dp);
