@@ -29,7 +29,7 @@ double sum_of_losses(const StepRouting& routing, int topk) {
   double sum = 0;
   for (const std::vector<layers::RoutingRecord>& micro_batch : routing)
     for (const layers::RoutingRecord& record : micro_batch)
-      sum += static_cast<double>(std::ssize(record.chosen) / topk) * record.losses;
+      sum += static_cast<double>(record.chosen.size()) / topk * record.losses;
   return sum;
 }
 
