@@ -238,13 +238,13 @@ void add_expert_slices(harness::Sweep<TrainingCase>& sweep) {
                  grids({2}, {1}, {2}, {1}) +
                  Variations{in_bfloat16, vary("recompute-granularity", {"full"}),
                             vary("micro-batch-size", {"2"}), vary("schedule", {"zb_h1"})})
-      .slice(edges, name,
+      .slice({smoke}, name,
              moe("none") + ep({"2"}) + grids({2}, {1}, {1}, {2}) +
                  Variations{vary("zero-stage", {"0"}), vary("uneven-tokens", {"on"})})
-      .slice(edges, name,
+      .slice({smoke}, name,
              moe("--moe-expert-capacity-factor 1 --moe-pad-expert-input-to-capacity") + ep({"2"}) +
                  grids({4}, {1}, {1}, {4}) + Variations{vary("zero-stage", {"1"})})
-      .slice(edges, name,
+      .slice({smoke}, name,
              moe("--moe-token-dispatcher-type allgather --moe-expert-capacity-factor 1") +
                  ep({"2"}) + grids({4}, {1}, {2}, {2}) +
                  Variations{in_bfloat16, vary("zero-stage", {"3"})});
