@@ -1,6 +1,6 @@
 #pragma once
 // A code of floats with fewer bytes per value. Its length depends only on the count. Codes:
-// int_block.h, wire_dtype.h.
+// int_block.h, one_bit.h, wire_dtype.h.
 
 #include <algorithm>
 #include <cstddef>

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/compression/int_block.h"
+#include "collectives/compression/one_bit.h"
 #include "collectives/compression/wire_dtype.h"
 
 namespace collectives {
@@ -113,6 +114,45 @@ TEST(IntBlock, CountsAScaleForEachBlock) {
   EXPECT_EQ(Int8Block().bytes(257), 265);
   EXPECT_EQ(Int4Block().bytes(0), 0);
   EXPECT_EQ(Int4Block().bytes(257), 128 + 4 + 1 + 4);
+}
+
+TEST(OneBit, SendsSignsAndTheRootOfTheMeanSquare) {
+  const Coded coded = through(OneBit(), {3, -1, 0, -0.0f, 5, -5, 2, 0, 0, -0.0f, 0});
+  const float scale = std::sqrt(64.0f / 11);
+  const std::vector<float> decoded{scale, -scale, scale, scale, scale, -scale,
+                                   scale, scale,  scale, scale, scale};
+  EXPECT_EQ(coded.decoded, decoded);
+  EXPECT_EQ(coded.rest[0], 3 - scale);
+  EXPECT_EQ(coded.rest[1], -1 + scale);
+  EXPECT_EQ(coded.rest[10], -scale);
+}
+
+TEST(OneBit, KeepsTheRestOfLongTensors) {
+  const std::vector<float> values = random_values(2503);
+  const Coded coded = through(OneBit(), values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(std::signbit(coded.decoded[i]), values[i] < 0) << i;
+    ASSERT_EQ(coded.rest[i], values[i] - coded.decoded[i]) << i;
+  }
+}
+
+TEST(OneBit, SendsNanForNonFiniteValues) {
+  for (const float bad : {inf, std::numeric_limits<float>::quiet_NaN()}) {
+    const Coded coded = through(OneBit(), {1, bad, -1});
+    for (const float value : coded.decoded) EXPECT_TRUE(std::isnan(value));
+    EXPECT_EQ(coded.rest, std::vector<float>(3, 0.0f));
+  }
+  const float almost = std::nextafter(inf, 0.0f);
+  EXPECT_EQ(through(OneBit(), {almost, -almost}).decoded[1], -almost);
+}
+
+TEST(OneBit, CountsAScaleAndABitForEachElement) {
+  EXPECT_EQ(OneBit().bytes(0), 0);
+  EXPECT_EQ(OneBit().bytes(1), 5);
+  EXPECT_EQ(OneBit().bytes(8), 5);
+  EXPECT_EQ(OneBit().bytes(9), 6);
+  EXPECT_EQ(through(OneBit(), {}).decoded.size(), 0u);  // divides by no count
+  EXPECT_EQ(through(OneBit(), {0, 0}).decoded, std::vector<float>(2, 0.0f));
 }
 
 template <class T>

@@ -5,6 +5,7 @@
 
 #include "collectives/compression/algorithms.h"
 #include "collectives/compression/int_block.h"
+#include "collectives/compression/one_bit.h"
 #include "collectives/compression/wire_dtype.h"
 #include "machine/base/clock.h"
 #include "machine/base/names.h"
@@ -102,6 +103,7 @@ const std::vector<Compression>& compressions() {
       {"quantized_reduce_scatter_int4", zero_pp, make_reduce_scatter<Int4Block, 1>},
       {"two_hop_reduce_scatter", zero_pp, make_reduce_scatter<Int8Block, 2>},
       {"two_hop_reduce_scatter_int4", zero_pp, make_reduce_scatter<Int4Block, 2>},
+      {"one_bit", "Tang et al. 2021, arXiv:2102.02888", make_reduce_scatter<OneBit, 1>},
       {"half_wire", hooks, make_reduce_scatter<WireDtype<machine::Half>, 1>},
       {"bfloat16_wire", hooks, make_reduce_scatter<WireDtype<machine::Bfloat16>, 1>},
   };

@@ -17,6 +17,9 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 std::int64_t int8(std::int64_t count) { return count + 4 * ceil_div(count, 256); }
 std::int64_t int4(std::int64_t count) { return 4 * ceil_div(count, 256) + ceil_div(count, 2); }
 
+// The signs and a scale.
+std::int64_t one_bit(std::int64_t count) { return count == 0 ? 0 : 4 + ceil_div(count, 8); }
+
 }  // namespace
 
 std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
@@ -57,6 +60,8 @@ std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
     reduce_scatter(int8(share), call.inner);
   } else if (compression == "two_hop_reduce_scatter_int4") {
     reduce_scatter(int4(share), call.inner);
+  } else if (compression == "one_bit") {
+    reduce_scatter(one_bit(share), call.ranks);
   } else if (compression == "half_wire" || compression == "bfloat16_wire") {
     reduce_scatter(2 * share, call.ranks);
   } else {
@@ -80,6 +85,7 @@ std::uint64_t bytes_held(std::string_view compression, const CompressedCall& cal
     if (compression == "int8_block") return gathered(int8(n));
     if (compression == "quantized_reduce_scatter") return scattered(int8(share));
     if (compression == "quantized_reduce_scatter_int4") return scattered(int4(share));
+    if (compression == "one_bit") return scattered(one_bit(share));
     if (compression == "half_wire" || compression == "bfloat16_wire") return scattered(2 * share);
     machine::reject("no memory formula for compression '{}'", compression);
   };

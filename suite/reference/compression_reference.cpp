@@ -48,9 +48,20 @@ void add_code_errors(std::string_view algorithm, std::int64_t shares,
       error[i] += std::max(roundoff * magnitudes[i], half ? 0x1p-25 : 0x1p-134);
     return;
   }
-  const int levels = algorithm.ends_with("_int4") ? 7 : 127;
   const auto share =
       (size + static_cast<std::size_t>(shares) - 1) / static_cast<std::size_t>(shares);
+  if (algorithm == "one_bit") {  // | |value| - scale | is at most the larger of the two
+    for (std::size_t begin = 0, stop = 0; begin < size; begin = stop) {
+      stop = std::min(size, begin + share);
+      double squares = 0;
+      for (std::size_t i = begin; i < stop; ++i) squares += magnitudes[i] * magnitudes[i];
+      const double scale = std::sqrt(squares / static_cast<double>(stop - begin));
+      for (std::size_t i = begin; i < stop; ++i)
+        error[i] += std::max(magnitudes[i], scale) * (1 + 4 * u);
+    }
+    return;
+  }
+  const int levels = algorithm.ends_with("_int4") ? 7 : 127;
   for (std::size_t begin = 0, stop = 0; begin < size; begin = stop) {
     stop = std::min({size, begin + 256, (begin / share + 1) * share});
     double largest = 0;

@@ -13,9 +13,9 @@ namespace suite {
 std::vector<double> kept_by_top_k(const std::vector<double>& values, std::int64_t k);
 std::vector<double> kept_by_deviation(const std::vector<double>& values, double deviations);
 
-// Adds the largest error of coding values with these magnitudes: one rounding to a wire dtype, or
-// blocks of 8 or 4 bits (collectives/compression/int_block.h). A block does not reach into the next
-// of `shares` equal shares.
+// Adds the largest error of coding values with these magnitudes: one rounding to a wire dtype, one
+// bit for each (collectives/compression/one_bit.h), or blocks of 8 or 4 bits (int_block.h). A block
+// does not reach into the next of `shares` equal shares.
 void add_code_errors(std::string_view algorithm, std::int64_t shares,
                      const std::vector<double>& magnitudes, std::vector<double>& error);
 
