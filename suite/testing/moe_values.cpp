@@ -54,12 +54,11 @@ void run(const std::vector<int>& options) {
     return p;
   };
   const std::int64_t tokens = z.ranks * z.tokens;
-  MoeValues v{draw(tokens * z.hidden, 1),
-              draw(tokens * z.hidden, 1),
-              {},
-              draw(z.experts * z.hidden, 0.4),
-              {},
-              perceptron(z.shared)};
+  MoeValues v{.x = draw(tokens * z.hidden, 1),
+              .d_y = draw(tokens * z.hidden, 1),
+              .logits = {},
+              .router = draw(z.experts * z.hidden, 0.4),
+              .shared = perceptron(z.shared)};
   for (std::int64_t e = 0; e < z.experts; ++e) v.experts.push_back(perceptron(z.ffn));
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t e = 0; e < z.experts; ++e) {

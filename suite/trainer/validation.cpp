@@ -89,8 +89,6 @@ void validate_experts(const TrainingConfig& config) {
         fmt::format("context-parallel-size 1 (got {}), because losses and capacities are of "
                     "whole sequences",
                     degrees.cp));
-  if (!config.frozen.empty())
-    refuse("no freeze, because the products of a rank's experts are one call");
   if (!config.zero.options.gradient_compression.algorithm.empty())
     refuse("no gradient-compression, because its reference has no decisions of routers");
 }
