@@ -56,9 +56,9 @@ class TpOverlap {
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
   static constexpr Counter counters[] = {
       {"tp_exposed_without_s", "s", Better::lower, Nature::measured,
-       "time that a slow link adds to forward and backward without tp-comm-overlap"},
+       "time that a slow link adds to both passes without tp-comm-overlap"},
       {"tp_exposed_with_s", "s", Better::lower, Nature::measured,
-       "time that a slow link adds to forward and backward with tp-comm-overlap"},
+       "time that a slow link adds to both passes with tp-comm-overlap"},
       {"tp_hidden_fraction", "", Better::higher, Nature::measured,
        "1 - `tp_exposed_with_s` / `tp_exposed_without_s`"}};
 
