@@ -12,7 +12,7 @@ namespace zero {
 std::vector<std::string> gradient_compressions() {
   std::vector<std::string> names = collectives::compression_names();
   std::erase_if(names, [](const std::string& name) {
-    return name == "threshold" || name.starts_with("two_hop");
+    return name == "threshold" || name == "one_bit" || name.starts_with("two_hop");
   });
   return names;
 }

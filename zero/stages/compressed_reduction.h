@@ -30,7 +30,8 @@ class CompressionWatch {
 };
 
 // The names of the algorithms that a step supports: those without a threshold in the units of the
-// gradient, and without hosts.
+// gradient, without hosts, and whose code of zero is zero. One bit has no zero, so the padding
+// between parameters would enter the norm.
 std::vector<std::string> gradient_compressions();
 // Throws std::invalid_argument for an unknown algorithm and for options that it does not support.
 // dp 1 compresses nothing.
