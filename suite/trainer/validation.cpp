@@ -106,8 +106,7 @@ void validate_compression(const TrainingConfig& config) {
   if (config.precision.dtype == machine::Dtype::float16)
     throw std::invalid_argument(
         "gradient-compression requires dtype float or bfloat16 (got half), because residuals do "
-        "not "
-        "follow a loss scale");
+        "not follow a loss scale");
   if (config.transport != Transport::shared_memory && config.transport != Transport::mpi)
     throw std::invalid_argument(fmt::format(
         "gradient-compression requires transport shared_memory or mpi (got {}), because "

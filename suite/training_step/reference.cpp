@@ -232,11 +232,12 @@ std::unique_ptr<RangeDevice> range_device(machine::World& world, const TrainingC
 }
 
 void make_overflow(Trainer& trainer) {
-  const machine::Tensor& gradient =
-      (*std::ranges::find_if(trainer.parameters(), [](const collectives::Parameter* parameter) {
-        return static_cast<bool>(parameter->gradient);
-      }))->gradient;
-  gradient.device().stream().kernels().fill(gradient, std::numeric_limits<double>::infinity());
+  for (const collectives::Parameter* parameter : trainer.parameters()) {
+    if (!parameter->gradient) continue;  // frozen; a stage may have no other
+    parameter->gradient.device().stream().kernels().fill(parameter->gradient,
+                                                         std::numeric_limits<double>::infinity());
+    return;
+  }
 }
 
 std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
