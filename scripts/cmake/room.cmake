@@ -62,13 +62,13 @@ function(files_below result pattern)
   set(${result} ${found} PARENT_SCOPE)
 endfunction()
 
-# Sets the optimization of release builds of the sources below some folders. They can't use the
+# Sets the optimization of all but debug builds of the sources below some folders. They can't use the
 # room's precompiled headers then: GCC 12 crashes on those of another level.
 function(optimize_folders level)
   files_below(sources "*.cpp" ${ARGN})
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   set_source_files_properties(${sources} PROPERTIES
-    COMPILE_OPTIONS $<$<CONFIG:Release>:-O${level}> SKIP_PRECOMPILE_HEADERS ON)
+    COMPILE_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O${level}> SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 # Optimizes compute-bound tests. They can't use headers precompiled without optimization.

@@ -3,16 +3,18 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <initializer_list>
 #include <optional>
 #include <string>
 
 #include "harness/testing/test_folder.h"
 #include "suite/configuration/models.h"
 #include "suite/plan/host_memory.h"
+#include "suite/testing/file_case.h"
 
 namespace suite::configuration {
 namespace {
+
+using suite::testing::expect_words;
 
 constexpr double GiB = 0x1p30;
 
@@ -28,15 +30,11 @@ TrainingConfig model(const std::string& name) {
 // Returns why a rank with a GPU of this size, and 1 TiB of host memory, cannot hold its stage.
 std::string why(const TrainingConfig& config, double gpu_memory, int stage = 0,
                 double reference = 0, double host_memory = 1024 * GiB) {
-  return why_too_large(config, stage,
-                       {.device = gpu_memory, .host = host_memory, .computes_on_gpu = true},
-                       reference);
-}
-
-void expect_words(const std::string& text, std::initializer_list<std::string> words) {
+  const std::string text = why_too_large(
+      config, stage, {.device = gpu_memory, .host = host_memory, .computes_on_gpu = true},
+      reference);
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
-  for (const std::string& word : words)
-    EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' is not in: " << text;
+  return text;
 }
 
 // 2 + 4 + 12 bytes for each parameter: 113 GiB.
