@@ -20,7 +20,7 @@ void CallsCost::add(const CollectiveCalls& calls, std::string_view algorithm, in
   if (algorithm == library)
     by_library_[calls.group].insert({calls.operation, calls.dtype});
   else
-    add(calls, find_algorithm(calls.operation, algorithm), {rank, calls.ranks}, 0);
+    add(calls, find_algorithm(calls.operation, algorithm), {rank, calls.ranks, 1, calls.root}, 0);
 }
 
 void CallsCost::add(const CollectiveCalls& calls, Communicator& group, std::string_view asked) {
@@ -29,9 +29,9 @@ void CallsCost::add(const CollectiveCalls& calls, Communicator& group, std::stri
       asked.empty() ? usual_algorithm(calls, group.link().transport(), group.algorithms()) : asked;
   if (name == library) return add(calls, name, group.rank());
   const Algorithm& algorithm = find_algorithm(calls.operation, name);
-  const Call call{group.rank(), calls.ranks, 1, 0, group.inner()};
+  const Call call{group.rank(), calls.ranks, 1, calls.root, group.inner()};
   const auto* const rounds =
-      group.rounds({&algorithm, calls.count(), calls.dtype, false, 0, group.inner()});
+      group.rounds({&algorithm, calls.count(), calls.dtype, false, calls.root, group.inner()});
   add(calls, algorithm, call,
       rounds ? staging_bytes(algorithm, call, calls.count(), calls.dtype, *rounds) : 0);
 }
@@ -42,7 +42,7 @@ void CallsCost::add(const CollectiveCalls& calls, const Algorithm& algorithm, co
   const machine::Traffic one = expected_traffic(algorithm, call, calls.count(), calls.dtype);
   machine::Traffic& sum = traffic_[calls.group][label];
   for (std::int64_t i = 0; i < calls.calls; ++i) sum += one;
-  kept_[{calls.group, label, calls.elements}] = {
+  kept_[{calls.group, label, calls.elements, calls.root}] = {
       scratch_bytes(algorithm, call, calls.count(), calls.dtype), staging};
 }
 

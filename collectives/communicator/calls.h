@@ -31,6 +31,7 @@ struct CollectiveCalls {
   std::int64_t elements = 0;  // of the whole buffer; a multiple of ranks if deals_in_shares
   std::int64_t calls = 1;
   std::string what = {};  // "gradients", "values", "norm"; for tables
+  int root = 0;           // of broadcast, reduce, gather, scatter
 
   // Returns the count of the algorithms: elements of the whole buffer, or of a share
   // (deals_in_shares).
@@ -60,7 +61,8 @@ class CallsCost {
   const std::map<std::string, ByLabel>& traffic() const { return traffic_; }
   // Returns the labels of the calls of a group that the library runs.
   std::set<machine::TrafficLabel> by_library(const std::string& group) const;
-  // Return the bytes that plans keep, once for each group, operation, dtype and length. staging: of
+  // Return the bytes that plans keep, once for each group, operation, dtype, length and
+  // root. staging: of
   // received parts over rendezvous links, in the category links.
   std::size_t scratch() const;
   std::size_t staging() const;
@@ -74,7 +76,7 @@ class CallsCost {
 
   std::map<std::string, ByLabel> traffic_;
   std::map<std::string, std::set<machine::TrafficLabel>> by_library_;
-  std::map<std::tuple<std::string, machine::TrafficLabel, std::int64_t>, Kept> kept_;
+  std::map<std::tuple<std::string, machine::TrafficLabel, std::int64_t, int>, Kept> kept_;
 };
 
 }  // namespace collectives

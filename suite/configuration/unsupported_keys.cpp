@@ -46,7 +46,6 @@ constexpr Reason refused[] = {
     {"the optimizer's states are float32", "", "bf16.bf16_optimizer_states=false"},
     {one_type, "bf16.enabled", "torch_autocast"},
     {one_type, "fp16.enabled", "amp"},
-    {"no step here works without it", "", "zero_optimization.allgather_partitions=true"},
     {"states begin at zero anyway", "", "zero_optimization.offload_optimizer.fast_init=false"},
     {missing, "zero_optimization.offload_optimizer.device",
      "zero_optimization.offload_optimizer.super_offload=false"},

@@ -96,6 +96,8 @@ std::vector<Key> zero_keys() {
           AT(zero.options.stage3_max_reuse_distance), {}, &stage_3),
       row("", "zero_optimization.reduce_scatter", AT(zero.options.reduce_scatters), {},
           &stage_1_or_2),
+      row("", "zero_optimization.allgather_partitions", AT(zero.options.all_gathers_values), {},
+          &stage_1_or_2),
       row("", "prescale_gradients", AT(zero.options.prescale_gradients)),
       row("", "gradient_predivide_factor", AT(zero.options.gradient_predivide_factor),
           {.least = 1e-30, .most = 1e30}, &postscales),

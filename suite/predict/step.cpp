@@ -134,7 +134,10 @@ Reduction reduction(const TrainingConfig& config, const Cluster& cluster, const 
   const double reduced = add(Operation::reduce_scatter, gradients, reductions);
   if (z < 3) {
     hide(software.reduction_overlap, reduced, backwards, layers * reductions);
-    hide(software.dp_overlap, add(Operation::all_gather, values, 1), stage.forward.total(), layers);
+    const double published = config.zero.options.all_gathers_values
+                                 ? add(Operation::all_gather, values, 1)
+                                 : add(Operation::broadcast, values / d, d);
+    hide(software.dp_overlap, published, stage.forward.total(), layers);
     return out;
   }
   const double gathers = m * (full ? software.gathers : 2);

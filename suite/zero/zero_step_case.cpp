@@ -34,6 +34,8 @@ std::string why_no_case(const Case& c) {
     return "sub_group_size and buffer_count must be at least 1";
   if (!c.reduce_scatter && c.stage != 1 && c.stage != 2)
     return "reduce_scatter false requires ZeRO stage 1 or 2";
+  if (!c.all_gather && c.stage != 1 && c.stage != 2)
+    return "allgather_partitions false requires ZeRO stage 1 or 2";
   if (c.prescale && c.predivide != "1")
     return "gradient_predivide_factor requires prescale_gradients false";
   if (c.max_reuse < 0 || (c.max_reuse > 0 && c.stage != 3))
@@ -71,6 +73,7 @@ Sweep<Case> axes() {
       .axis("communication_data_type", &Case::wire, "default",
             {"default", "float", "bfloat16", "half"})
       .axis("reduce_scatter", &Case::reduce_scatter, true)
+      .axis("allgather_partitions", &Case::all_gather, true)
       .axis("prescale_gradients", &Case::prescale, false)
       .axis("gradient_predivide_factor", &Case::predivide, "1", {"1", "0.75", "8"})
       .axis("stage3_prefetch_bucket_size", &Case::prefetch_bucket, 50'000'000)
@@ -121,6 +124,7 @@ zero::StepOptions ZeroStepCase::step_options(double clip_norm, int rank) const {
   options.communication_data_type = dtype_of(wire);
   options.overlap_comm = overlap;
   options.reduce_scatters = reduce_scatter;
+  options.all_gathers_values = all_gather;
   options.prescale_gradients = prescale;
   options.gradient_predivide_factor = std::stod(predivide);
   options.contiguous_gradients = contiguous;
@@ -239,6 +243,7 @@ Sweep<Case> zero_options_sweep() {
   Sweep<Case> sweep = axes();
   const auto stages = vary(&Case::stage, {0, 1, 2, 3}), stage_3 = vary(&Case::stage, {3});
   const auto all_reduced = vary(&Case::reduce_scatter, {false}),
+             broadcast = vary(&Case::all_gather, {false}),
              prescaled = vary(&Case::prescale, {true}),
              predivided = vary(&Case::predivide, {"0.75", "8"});
   const auto three = vary(&Case::ranks, {3});
@@ -251,6 +256,7 @@ Sweep<Case> zero_options_sweep() {
                                           {stages, vary(&Case::wire, {"bfloat16", "half"})},
                                           {stages, vary(&Case::sums, {"bfloat16", "half"})},
                                           {vary(&Case::stage, {1, 2}), all_reduced},
+                                          {vary(&Case::stage, {1, 2}), broadcast},
                                           {stages, prescaled},
                                           {stages, predivided},
                                           {stage_3, vary(&Case::prefetch_bucket, {0, 30'000})},
@@ -286,6 +292,7 @@ Sweep<Case> zero_options_sweep() {
   const auto stages_1_2 = vary(&Case::stage, {1, 2});
   sweep.slice({quick}, "reduction", {stages_1_2, all_reduced, predivided, three, overlap})
       .slice({quick}, "reduction", narrow(float16) + Variations{stages, prescaled, three})
+      .slice({quick}, "broadcast", {stages_1_2, broadcast, three, overlap, buckets})
       .slice({quick}, "reuse",
              Variations{stage_3, two_micro_batches, vary(&Case::max_reuse, {3000, 500'000})} + all)
       .slice({smoke}, "smoke",
@@ -294,6 +301,7 @@ Sweep<Case> zero_options_sweep() {
                             vary(&Case::max_reuse, {1, 3000, 8000, 500'000})})
       .slice({smoke}, "smoke",
              all + Variations{stages_1_2, all_reduced, half_wire, two_micro_batches})
+      .slice({smoke}, "smoke", all + Variations{stages_1_2, broadcast, overlap})
       .slice({smoke}, "smoke", narrow(bfloat16) + all + Variations{stages, predivided, overlap})
       .slice({quick}, "narrow sums",
              narrow(bfloat16) + Variations{stages, vary(&Case::ranks, {1, 4})})

@@ -20,7 +20,8 @@ struct ZeroStepCase {
   int parameters = 0;
   int micro_batches = 1;
   bool overlap = false, contiguous = true, reduce_scatter = true, prescale = false;
-  std::string predivide;  // gradient_predivide_factor
+  bool all_gather = true;  // of updated values
+  std::string predivide;   // gradient_predivide_factor
   int reduce_bucket = whole, all_gather_bucket = whole;
   std::string sums, wire;  // dtypes of gradients: added up in, sent in
   int prefetch_bucket = 0, persistence_threshold = 0, max_live = 0, max_reuse = 0;

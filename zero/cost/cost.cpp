@@ -20,13 +20,13 @@ std::uint64_t bytes_of(std::int64_t elements, Dtype dtype) {
 
 class Calls {
  public:
-  // count: elements of the whole buffer (all_reduce) or of a share.
+  // count: elements of the whole buffer, or of a share (deals_in_shares).
   void add(std::string_view group, Operation operation, Dtype dtype, int ranks, std::int64_t count,
-           std::int64_t calls, std::string_view what) {
+           std::int64_t calls, std::string_view what, int root = 0) {
     if (ranks == 1 || count == 0 || calls == 0) return;
-    const std::int64_t elements = operation == Operation::all_reduce ? count : count * ranks;
+    const std::int64_t elements = collectives::deals_in_shares(operation) ? count * ranks : count;
     CollectiveCalls more{std::string(group), operation, dtype, ranks, elements, calls,
-                         std::string(what)};
+                         std::string(what),  root};
     for (CollectiveCalls& known : calls_) {
       more.calls = known.calls;
       if (known != more) continue;
@@ -81,13 +81,19 @@ void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout&
     calls.add(name(bucket.over), Operation::all_gather, plan.value_dtype, bucket.shards, shard,
               times, "values");
   };
+  const auto publish = [&](const Bucket& bucket, std::int64_t run, std::int64_t times) {
+    if (!broadcasts_values(stage, options)) return gather(bucket, run, times);
+    for (int root = 0; root < bucket.shards; ++root)
+      calls.add(name(bucket.over), Operation::broadcast, plan.value_dtype, bucket.shards, run,
+                times, "values", root);
+  };
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen || (stage == 3 && !bucket.persistent)) continue;
     const std::int64_t shard = layout.shard_elements(bucket);
     if (shard == 0) continue;
     const std::int64_t run = publish_run(shard, bucket.shards, options.allgather_bucket_size);
-    gather(bucket, run, shard / run);
-    gather(bucket, shard % run, 1);
+    publish(bucket, run, shard / run);
+    publish(bucket, shard % run, 1);
   }
   if (stage < 3) return;
   for (const Usage& usage : passes.kinds)
@@ -208,8 +214,9 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
 std::string_view asked_algorithm(const CollectiveCalls& calls, const StepOptions& options) {
   return calls.operation == Operation::all_reduce       ? options.all_reduce
          : calls.operation == Operation::reduce_scatter ? options.reduce_scatter
-         : calls.what == "compressed gradients"         ? std::string_view()
-                                                        : std::string_view(options.all_gather);
+         : calls.operation == Operation::broadcast || calls.what == "compressed gradients"
+             ? std::string_view()
+             : std::string_view(options.all_gather);
 }
 
 std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
@@ -260,7 +267,7 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
     const std::int64_t shard = layout.shard_elements(bucket);
     const std::int64_t run = publish_run(shard, bucket.shards, options.allgather_bucket_size);
     const bool published = stage == 1 || stage == 2 || (stage == 3 && bucket.persistent);
-    if (published && run < shard)
+    if (published && run < shard && !broadcasts_values(stage, options))
       staging = std::max(staging, bytes_of(run * bucket.shards, plan.value_dtype));
   }
   const NormBuffers norm = norm_buffers(plan, layout, norm_is_sharded(sharded, plan));

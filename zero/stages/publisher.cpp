@@ -3,8 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 
 namespace zero {
+namespace {
+
+std::string what(std::size_t bucket) { return fmt::format("values of bucket {}", bucket); }
+
+}  // namespace
 
 std::int64_t publish_run(std::int64_t shard, int dp, std::int64_t allgather_bucket_size) {
   if (shard * dp <= allgather_bucket_size) return shard;
@@ -25,29 +31,56 @@ void Publisher::publish(std::size_t index, const Published& values) {
       context_.device().stream().copy(whole.data(), own.data(), own.bytes());
     return;
   }
-  machine::Stream& stream = context_.transfer_stream();
   const std::int64_t shard = own.size();
   for (int rank = 0; rank < dp; ++rank)
     if (rank != context_.shard_index(bucket)) context_.poison(whole.slice(rank * shard, {shard}));
   const std::int64_t run = publish_run(shard, dp, context_.options.allgather_bucket_size);
-  const bool staged = run < shard;
+  const bool broadcasts = broadcasts_values(context_.stage, context_.options);
+  const bool staged = run < shard && !broadcasts;
   if (staged && !staging_)  // all runs that are shorter than their shard have this size
     staging_ = Tensor(context_.device(), own.dtype(), {run * dp}, Category::buffers);
   for (std::int64_t begin = 0; begin < shard; begin += run) {
     const std::int64_t size = std::min(run, shard - begin);
-    const Tensor part = own.slice(begin, {size}),
-                 all = staged ? staging_.slice(0, {size * dp}) : whole;
-    last_ = published_[index] = transfers_.start(
-        machine::Operation::all_gather, own.dtype(), size,
-        fmt::format("values of bucket {}", index), [=, this, &stream, &bucket] {
-          context_.holders(bucket)->all_gather(part, all, context_.options.all_gather);
-          for (int rank = 0; staged && rank < dp; ++rank) {
-            const Tensor theirs = all.slice(rank * size, {size});
-            stream.copy(whole.slice(rank * shard + begin, {size}).data(), theirs.data(),
-                        theirs.bytes());
-          }
-        });
+    if (broadcasts)
+      broadcast(index, values, begin, size);
+    else
+      all_gather(index, values, begin, size, staged);
   }
+}
+
+void Publisher::all_gather(std::size_t index, const Published& values, std::int64_t begin,
+                           std::int64_t size, bool staged) {
+  const Bucket& bucket = context_.bucket(index);
+  const std::int64_t shard = values.own.size();
+  const Tensor part = values.own.slice(begin, {size}), whole = values.whole,
+               all = staged ? staging_.slice(0, {size * bucket.shards}) : whole;
+  machine::Stream& stream = context_.transfer_stream();
+  last_ = published_[index] = transfers_.start(
+      machine::Operation::all_gather, part.dtype(), size, what(index), [=, this, &stream, &bucket] {
+        context_.holders(bucket)->all_gather(part, all, context_.options.all_gather);
+        for (int rank = 0; staged && rank < bucket.shards; ++rank) {
+          const Tensor theirs = all.slice(rank * size, {size});
+          stream.copy(whole.slice(rank * shard + begin, {size}).data(), theirs.data(),
+                      theirs.bytes());
+        }
+      });
+}
+
+void Publisher::broadcast(std::size_t index, const Published& values, std::int64_t begin,
+                          std::int64_t size) {
+  const Bucket& bucket = context_.bucket(index);
+  const std::int64_t shard = values.own.size();
+  const Tensor part = values.own.slice(begin, {size}), whole = values.whole;
+  const int me = context_.shard_index(bucket);
+  last_ = published_[index] = transfers_.start(
+      machine::Operation::broadcast, part.dtype(), size, what(index), [=, this, &bucket] {
+        for (int rank = 0; rank < bucket.shards; ++rank) {
+          const Tensor theirs = whole.slice(rank * shard + begin, {size});
+          context_.holders(bucket)->run(machine::Operation::broadcast, {},
+                                        rank == me ? part : theirs, theirs, machine::Reduction::sum,
+                                        rank);
+        }
+      });
 }
 
 void Publisher::wait_for(const Part& part) {

@@ -1,6 +1,7 @@
 #pragma once
 // Sends updated values from their owners to all ranks of dp, bucket by bucket. A bucket that is
-// longer than allgather_bucket_size is sent in runs, through a staging buffer.
+// longer than allgather_bucket_size is sent in runs, all-gathered through a staging buffer, or
+// broadcast by one owner after another.
 
 #include <cstdint>
 #include <vector>
@@ -29,6 +30,11 @@ class Publisher {
   void wait();
 
  private:
+  // Start to send the part [begin, begin + size) of every shard.
+  void all_gather(std::size_t index, const Published& values, std::int64_t begin, std::int64_t size,
+                  bool staged);
+  void broadcast(std::size_t index, const Published& values, std::int64_t begin, std::int64_t size);
+
   const StepContext& context_;
   Transfers& transfers_;
   Transfers::Ticket last_ = 0;                // of the pending values; 0: no values are pending

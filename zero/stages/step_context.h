@@ -38,6 +38,10 @@ bool is_sharded(int stage, const GradientPlan& plan);
 inline bool all_reduces_gradients(int stage, const StepOptions& options) {
   return stage == 0 || (stage < 3 && !options.reduce_scatters);
 }
+// Returns whether owners broadcast their updated values one after another, and do not all-gather.
+inline bool broadcasts_values(int stage, const StepOptions& options) {
+  return (stage == 1 || stage == 2) && !options.all_gathers_values;
+}
 // Returns the divisor of gradients before their sum over dp.
 inline double predivision(const StepOptions& options, int dp) {
   return dp == 1 ? 1 : options.prescale_gradients ? dp : options.gradient_predivide_factor;

@@ -42,6 +42,9 @@ struct StepOptions {
   // Stages 1 and 2: gradients are reduce-scattered to their owners; false: all-reduced (DeepSpeed's
   // reduce_scatter).
   bool reduce_scatters = true;
+  // Stages 1 and 2: updated values are all-gathered; false: each owner broadcasts its shard
+  // (DeepSpeed's allgather_partitions).
+  bool all_gathers_values = true;
   // Gradients are divided before they are summed over dp, and multiplied again after: by dp, or
   // else by a factor. So sums of half overflow later. The sum is the same but for its rounding.
   bool prescale_gradients = false;
