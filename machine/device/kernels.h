@@ -43,6 +43,11 @@ struct Adam {
 struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
 };
+// moved = beta1 first + (1 - beta1) g, weight -= learning_rate (sign(moved) + weight_decay weight),
+// first = beta2 first + (1 - beta2) g (Chen et al. 2023, arXiv:2302.06675, algorithm 2).
+struct Lion {
+  double learning_rate = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+};
 
 // The keys that a query sees. Matrix i of the scores belongs to sequence i / matrices % sequences.
 struct SoftmaxMask {
@@ -193,6 +198,9 @@ class Kernels {
                      std::int64_t step, const std::uint8_t* decay_mask, const Tensor& master,
                      const Tensor& first_moment, const Tensor& second_moment,
                      const Tensor& weight) = 0;
+  virtual void lion(const Tensor& gradient, double gradient_scale, const Lion& options,
+                    const std::uint8_t* decay_mask, const Tensor& master,
+                    const Tensor& first_moment, const Tensor& weight) = 0;
 
   // ---- RMSNorm over cols (Zhang and Sennrich 2019, arXiv:1910.07467): out = x rstd gain with
   // rstd = 1 / sqrt(mean(x^2) + epsilon), which is [rows], float (double)

@@ -128,6 +128,7 @@ class QueuedKernels final : public Kernels {
   void rmsprop(T, double, const RmsProp&, Mask, T, T, T) override { no(); }
   void adam(T, double, const Adam&, std::int64_t, Mask, T, T, T, T) override { no(); }
   void adamw(T, double, const AdamW&, std::int64_t, Mask, T, T, T, T) override { no(); }
+  void lion(T, double, const Lion&, Mask, T, T, T) override { no(); }
   void triad(T, T, double, T) override { no(); }
 
  private:

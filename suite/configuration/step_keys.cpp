@@ -18,8 +18,12 @@ const Needs half{"fp16.enabled",
 const Needs dynamic{"fp16.enabled and a dynamic loss scale",
                     [](Config c) { return half.met(c) && c.precision.constant_loss_scale == 0; }};
 const Needs adamw{"optimizer.type AdamW", [](Config c) { return c.optimizer.type == "adamw"; }};
-const Needs with_epsilon{"optimizer.type AdamW or RMSprop",
-                         [](Config c) { return c.optimizer.type != "sgd"; }};
+const Needs with_betas{"optimizer.type AdamW or Lion", [](Config c) {
+                         return c.optimizer.type == "adamw" || c.optimizer.type == "lion";
+                       }};
+const Needs with_epsilon{"optimizer.type AdamW or RMSprop", [](Config c) {
+                           return c.optimizer.type == "adamw" || c.optimizer.type == "rmsprop";
+                         }};
 const Needs sgd{"optimizer.type SGD", [](Config c) { return c.optimizer.type == "sgd"; }};
 const Needs rmsprop{"optimizer.type RMSprop",
                     [](Config c) { return c.optimizer.type == "rmsprop"; }};
@@ -97,7 +101,7 @@ std::vector<Key> step_keys() {
            {.choices = {"uniform", "parameters", "profile"}, .synonyms = {{"best", "uniform"}}}),
       axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
       axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
-           {.choices = {"adamw", "sgd", "rmsprop"}, .synonyms = {{"Adam", "adamw"}}}),
+           {.choices = {"adamw", "sgd", "rmsprop", "lion"}, .synonyms = {{"Adam", "adamw"}}}),
       axis("offload_optimizer", "zero_optimization.offload_optimizer.device",
            AT(zero.options.offload_optimizer.device), "storage of the optimizer's states",
            {.choices = {"none", "cpu", "nvme"}}),
@@ -157,9 +161,9 @@ std::vector<Key> step_keys() {
       frozen(),
 
       row("--lr", "optimizer.params.lr", AT(optimizer.learning_rate), {.most = 1e6}, &own_rate),
-      row("", "optimizer.params.betas", AT(optimizer.betas), {.most = below_one}, &adamw),
-      row("--adam-beta1", "", AT(optimizer.betas[0]), {.most = below_one}, &adamw),
-      row("--adam-beta2", "", AT(optimizer.betas[1]), {.most = below_one}, &adamw),
+      row("", "optimizer.params.betas", AT(optimizer.betas), {.most = below_one}, &with_betas),
+      row("--adam-beta1", "", AT(optimizer.betas[0]), {.most = below_one}, &with_betas),
+      row("--adam-beta2", "", AT(optimizer.betas[1]), {.most = below_one}, &with_betas),
       row("--adam-eps", "optimizer.params.eps", AT(optimizer.epsilon), {.least = tiny, .most = 1},
           &with_epsilon),
       row("--weight-decay", "optimizer.params.weight_decay", AT(optimizer.weight_decay),

@@ -79,7 +79,7 @@ struct TrainingConfig {
   };
 
   struct Optimizer {
-    std::string type = "adamw";  // or sgd, rmsprop
+    std::string type = "adamw";  // or lion, sgd, rmsprop
     double learning_rate = 1e-3;
     std::array<double, 2> betas{0.9, 0.999};
     double epsilon = 1e-8, weight_decay = 0;

@@ -58,6 +58,8 @@ double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradi
                : adams(adam->learning_rate, adam->epsilon, gradient, relative, factor);
   if (const auto* adamw = std::get_if<zero::AdamW>(&rule))
     return adams(adamw->learning_rate, adamw->epsilon, gradient, relative, factor);
+  if (const auto* lion = std::get_if<zero::Lion>(&rule))
+    return adams(lion->learning_rate, 0, gradient, relative, 0);
   if (const auto* rms = std::get_if<zero::RmsProp>(&rule)) {
     const double grown = 1 / std::sqrt(1 - rms->smoothing), rate = rms->learning_rate * grown;
     return rms->weight_decay > 0 ? rate * any_sign

@@ -4,8 +4,9 @@
 // Adam's step is lr g / (|g| + epsilon) for each element. An error d of at most |g| / 2 changes the
 // step by at most lr epsilon d / ((|g| + epsilon) (|g| / 2 + epsilon)), an error of up to |g| by
 // lr. A larger error changes the sign: 2 lr. RMSProp's step with smoothing a is the same with lr
-// and epsilon over sqrt(1 - a). SGD's step, with or without momentum, is lr g. If the gradient
-// contains the decay, Adam and RMSProp may change any sign.
+// and epsilon over sqrt(1 - a). Lion's step is lr times the sign of g, so epsilon is 0. SGD's step,
+// with or without momentum, is lr g. If the gradient contains the decay, Adam and RMSProp may
+// change any sign.
 
 #include <vector>
 

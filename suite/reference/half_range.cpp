@@ -70,7 +70,7 @@ class RangeDevice::Watch final : public machine::Kernels {
 
   struct Gradient {
     Tensor tensor;
-    bool in_half = false;
+    InHalf in_half = InHalf::nothing;
     double sum = 0;  // upper bound of all sums of its contributions so far
     bool has(const void* at) const {
       const auto* const begin = static_cast<const char*>(tensor.data());
@@ -84,8 +84,8 @@ class RangeDevice::Watch final : public machine::Kernels {
   void look_at_gradients() {
     is_backward_ = true;
     for (Gradient& gradient : gradients) {
-      if (!gradient.in_half) continue;
-      look(gradient.tensor);
+      if (gradient.in_half == InHalf::nothing) continue;
+      if (gradient.in_half == InHalf::sum) look(gradient.tensor);
       look_at(std::exchange(gradient.sum, 0), false);
     }
     is_backward_ = false;
@@ -233,12 +233,17 @@ class RangeDevice::Watch final : public machine::Kernels {
              T master, T first, T second, T weight) override {
     host_.adamw(gradient, scale, options, step, mask, master, first, second, weight);
   }
+  void lion(T gradient, double scale, const machine::Lion& options, Mask mask, T master, T first,
+            T weight) override {
+    host_.lion(gradient, scale, options, mask, master, first, weight);
+  }
   void triad(T a, T b, double factor, T out) override { host_.triad(a, b, factor, out); }
 
  private:
   void do_gemm(M a, M b, M c, float alpha, float beta) override {
     if (Gradient* const gradient = find(c.data)) {
-      if (gradient->in_half) gradient->sum += std::abs(alpha) * largest_partial(a, b);
+      if (gradient->in_half != InHalf::nothing)
+        gradient->sum += std::abs(alpha) * largest_partial(a, b);
     } else {
       look_at(
           std::abs(alpha) * largest_partial(a, b) + (beta == 0 ? 0 : std::abs(beta) * largest(c)),
@@ -311,7 +316,7 @@ void* RangeDevice::do_allocate(std::size_t bytes) {
 
 void RangeDevice::do_free(void* data, std::size_t) { std::free(data); }
 
-void RangeDevice::watch_gradient(const Tensor& gradient, bool in_half) {
+void RangeDevice::watch_gradient(const Tensor& gradient, InHalf in_half) {
   watch_->gradients.push_back({gradient, in_half});
 }
 

@@ -30,10 +30,12 @@ class RangeDevice final : public machine::Device {
  public:
   explicit RangeDevice(int threads);
   ~RangeDevice() override;
-  // The gradient of a parameter is float when the model is half, and is not recorded. in_half: it
-  // is added up or sent in half. Then its sum over the step counts, and as an upper bound of the
-  // sums of some micro-batches and ranks, the largest sum of magnitudes.
-  void watch_gradient(const machine::Tensor& gradient, bool in_half);
+  // The gradient of a parameter is float when the model is half, and is not recorded. It may be
+  // added up or sent in half. Then its sum over the step counts, and as an upper bound of the sums
+  // of some micro-batches and ranks, the largest sum of magnitudes. parts: only sums of some
+  // micro-batches are in half, so the sum over the step does not count.
+  enum class InHalf : unsigned char { nothing, parts, sum };
+  void watch_gradient(const machine::Tensor& gradient, InHalf in_half);
   StepMagnitudes take();  // returns the magnitudes since the last call
 
   std::string description() const override { return inner_->description(); }

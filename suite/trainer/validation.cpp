@@ -103,6 +103,10 @@ void validate_compression(const TrainingConfig& config) {
     throw std::invalid_argument(
         "gradient-compression requires data-parallel-size x context-parallel-size 2 or more (got "
         "1)");
+  if (config.optimizer.type == "lion")
+    throw std::invalid_argument(
+        "gradient-compression requires an optimizer whose steps follow the gradient's size (got "
+        "lion)");
   if (config.precision.dtype == machine::Dtype::float16)
     throw std::invalid_argument(
         "gradient-compression requires dtype float or bfloat16 (got half), because residuals do "

@@ -63,7 +63,8 @@ struct GptStep : StepUnit {
     add(full, "shards", {mpi, vary("zero-stage", {"2", "3"})}, tp_and_dp);
     add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
     // Covers tokens that do not count, and SGD: each on all grids, and both in every ZeRO stage.
-    for (const auto& [uneven, optimizer] : {std::pair("on", "adamw"), {"off", "sgd"}})
+    for (const auto& [uneven, optimizer] :
+         {std::pair("on", "adamw"), {"off", "sgd"}, {"off", "lion"}})
       for (const auto& [pp, stage] : {std::pair(std::vector{1}, "2"), {std::vector{2, 4}, "1"}})
         for (const auto& [tp, rows] : {std::pair(std::vector{1}, "off"), {std::vector{2, 4}, "on"}})
           add(full, "uneven",
@@ -119,11 +120,14 @@ struct GptStep : StepUnit {
       return Variations{vary("dtype", {dtype}), vary("grad-accum-dtype", {name})};
     };
     const auto wires = vary("communication-data-type", {"default", "fp32"});
-    for (const auto& [dtype, name] : {std::pair("bfloat16", "bf16"), {"half", "fp16"}}) {
+    for (const auto& [dtype, name, wire] :
+         {std::tuple("bfloat16", "bf16", "default"), {"half", "fp16", "fp32"}}) {
       add(full, "gradients in 16 bits", sums(dtype, name) + Variations{stages, wires},
           grids({1, 2, 4, 8}, {1, 2}, {1, 2}, {1, 2, 4}));
       add({smoke}, "gradients in 16 bits",
-          sums(dtype, name) + Variations{tiny, batch, stages, wires}, tp_and_dp);
+          sums(dtype, name) +
+              Variations{tiny, batch, stages, vary("communication-data-type", {wire})},
+          tp_and_dp);
     }
     add({quick}, "gradients in 16 bits",
         sums("bfloat16", "bf16") + Variations{tiny, batch, vary("zero-stage", {"0", "3"})},
@@ -162,6 +166,9 @@ struct GptStep : StepUnit {
         {tiny, in_bfloat16, vary("schedule", {"gpipe"}), vary("zero-stage", {"0"}),
          vary("global-batch-size", {"9"})},
         grids({6}, {1}, {2}, {3}));
+    add(edges, "optimizers",
+        pairs + Variations{vary("optimizer", {"lion"}), vary("zero-stage", {"1"})},
+        grids({4}, {2}, {1}, {2}));
     // Covers every algorithm of attention over cp: positions and dropout by global index, tokens
     // that do not count, gradients reduced at dp 1, and ZeRO stages over dp x cp.
     const Variations hidden_dropout{tiny, batch, vary("model-args", {"--hidden-dropout 0.1"})};

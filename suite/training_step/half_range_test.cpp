@@ -48,8 +48,10 @@ TEST(HalfRange, CoversAllNumbersStoredInHalf) {
   EXPECT_EQ(seen.forward.stored, 0) << "a part of it may be on each rank";
   EXPECT_EQ(seen.forward.partial, 35);
   const machine::Tensor sums = tensor({0, 0, 0, 0}, {2, 2});
-  device.watch_gradient(out, /*in_half=*/false);
-  device.watch_gradient(sums, /*in_half=*/true);
+  const machine::Tensor parts = tensor({0, 0, 0, 0}, {2, 2});
+  device.watch_gradient(out, RangeDevice::InHalf::nothing);
+  device.watch_gradient(sums, RangeDevice::InHalf::sum);
+  device.watch_gradient(parts, RangeDevice::InHalf::parts);
   gemm(device.stream(), matrix(a), matrix(a), matrix(out), 1, 1);
   EXPECT_EQ(device.take().forward.partial, 0);
   // Contributions that cancel may be on different ranks: 2 * 7 * 4 bounds the sum of both.
@@ -61,6 +63,12 @@ TEST(HalfRange, CoversAllNumbersStoredInHalf) {
   EXPECT_EQ(seen.backward.stored, 9);
   EXPECT_EQ(seen.backward.partial, 2 * 24 + 9);
   EXPECT_EQ(device.take().backward.partial, 9) << "the gradient itself stays";
+  // Each micro-batch may be far from the end of half's range, though their sum is beyond it.
+  for (int i = 0; i < 2; ++i)
+    device.stream().kernels().accumulate(tensor({50, 0, 0, 0}, {2, 2}), parts);
+  seen = device.take();
+  EXPECT_EQ(seen.backward.stored, 9) << "of the other gradient";
+  EXPECT_EQ(seen.backward.partial, 100);
 }
 
 // At every scale that the reference in double decides, a step in half agrees. The reference decides

@@ -79,6 +79,7 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
   plain::Rule rule;
   rule.kind = optimizer.type == "rmsprop" ? rmsprop
               : optimizer.type == "sgd"   ? sgd
+              : optimizer.type == "lion"  ? lion
               : optimizer.decoupled_decay ? adamw
                                           : adam;
   rule.beta1 = optimizer.betas[0];

@@ -35,6 +35,29 @@ void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) 
   from_doubles(gradient, values);
 }
 
+// The values before an update and the signs of the last one.
+struct Updates {
+  std::vector<double> values;
+  std::vector<bool> grew;
+};
+
+// Counts the elements that turn back, after a step. Decay alone turns none: it is far smaller than
+// a step.
+void count_turns(Trainer& trainer, std::map<std::string, Updates>& updates, History& history) {
+  for (const collectives::Parameter* parameter : trainer.parameters()) {
+    const std::vector<double> now = to_doubles(parameter->value);
+    Updates& last = updates[parameter->name];
+    std::vector<bool> grew(now.size());
+    for (std::size_t i = 0; i < now.size() && !last.values.empty(); ++i) {
+      grew[i] = now[i] > last.values[i];
+      if (!last.grew.empty() && grew[i] != last.grew[i])
+        ++history.parameters[parameter->name].turns;
+    }
+    if (!last.values.empty()) last.grew = grew;
+    last.values = now;
+  }
+}
+
 // Trains the model. probe 0 is not disturbed.
 History train(machine::World& world, const TrainingConfig& judged, const Corpus& corpus,
               Dtype dtype, int probe, const SkippedSteps& skipped, const TrainingRouting& routing) {
@@ -44,6 +67,7 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
       reference_trainer(world, judged, corpus, dtype, range.get());
   Trainer& trainer = *made;
   History history;
+  std::map<std::string, Updates> updates;
   const int first = first_taken(skipped);
   for (int step = 0; step < reference_steps; ++step) {
     world.board().mine().progress.fetch_add(1);  // shows that this rank works and does not hang
@@ -80,6 +104,7 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
       history.gradient_norm = result.gradient_norm;
       history.gradient_factor = result.clip_factor / trainer.optimizer_step().divisor();
     }
+    if (judged.optimizer.type == "lion" && !skips) count_turns(trainer, updates, history);
     for (const collectives::Parameter* parameter : trainer.parameters()) {
       ParameterHistory& mine = history.parameters[parameter->name];
       if (step == first) mine.after_one = to_doubles(parameter->value);
@@ -97,11 +122,21 @@ zero::Rule first_rule(const TrainingConfig& config) {
   return rule;
 }
 
+// Returns what of a gradient is in half. From ZeRO stage 2 on each micro-batch is sent.
+RangeDevice::InHalf in_half(const TrainingConfig& config) {
+  using enum RangeDevice::InHalf;
+  if (config.gradient_dtype() == Dtype::float16) return sum;
+  if (config.shards() == 1 || config.step_options().communication_data_type != Dtype::float16)
+    return nothing;
+  return config.zero.stage >= 2 && config.micro_batches() > 1 ? parts : sum;
+}
+
 // Returns a text of everything that changes a number in training on one device.
 std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const bool delayed = config.zero.options.offload_optimizer.is_delayed();
   const std::string sums = config.zero.grad_accum_dtype;
   const std::string wire = config.shards() > 1 ? config.zero.communication_data_type : "";
+  const RangeDevice::InHalf halves = in_half(config);
   config.degrees = {};
   config.expert_parallel = 1;
   config.pipeline = {};
@@ -113,8 +148,9 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   config.zero.communication_data_type = wire;
   config.transport = {};
   config.algorithms = {};
-  std::string text = fmt::format("{} {} {} {} {}", corpus.size(), corpus.source(), config.weights,
-                                 config.model.vocabulary, config.model.sequence);
+  std::string text =
+      fmt::format("{} {} {} {} {} {}", corpus.size(), corpus.source(), config.weights,
+                  config.model.vocabulary, config.model.sequence, static_cast<int>(halves));
   for (const configuration::Key& key : configuration::keys())
     if (key.field) text += " " + key.field(config).text();
   return text;
@@ -208,6 +244,11 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
     bound.after_one =
         first_step_bound(first_rule(config), gradient, relative, gradient_epsilon(config));
     bound.after_all = std::max(bound.after_all, bound.after_one);  // a changed sign may stay
+    // Lion's steps have one size. Where an element turns back, rounding may turn it a step earlier
+    // or later.
+    if (config.optimizer.type == "lion")
+      bound.after_all +=
+          2 * config.optimizer.learning_rate * std::sqrt(undisturbed.parameters.at(name).turns);
     bound.after_one += (u + 2 * master) * norm(exact.after_one);
     bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);
   }
@@ -243,9 +284,7 @@ void make_overflow(Trainer& trainer) {
 std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
                                            const Corpus& corpus, Dtype dtype,
                                            machine::Device* device) {
-  const bool in_half =
-      config.gradient_dtype() == Dtype::float16 ||
-      (config.shards() > 1 && config.step_options().communication_data_type == Dtype::float16);
+  const RangeDevice::InHalf halves = in_half(config);
   config.degrees = {};
   config.expert_parallel = 1;
   config.zero.communication_data_type.clear();
@@ -271,7 +310,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
                                            config, corpus);
   if (auto* const range = dynamic_cast<RangeDevice*>(device))
     for (const collectives::Parameter* parameter : trainer->parameters())
-      if (parameter->gradient) range->watch_gradient(parameter->gradient, in_half);
+      if (parameter->gradient) range->watch_gradient(parameter->gradient, halves);
   return trainer;
 }
 

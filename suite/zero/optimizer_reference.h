@@ -109,6 +109,14 @@ class OptimizerReference {
   Bounded direction(const zero::AdamW& options, Bounded gradient, Element& e) const {
     return add(adam(options, gradient, e), decay(options.weight_decay, e));
   }
+  // The sign of a number that is smaller than its error is not known.
+  Bounded direction(const zero::Lion& options, Bounded gradient, Element& e) const {
+    const Bounded moved = smoothed(options.beta1, e.first, gradient);
+    e.first = smoothed(options.beta2, e.first, gradient);
+    const double sign = moved.value > 0 ? 1 : moved.value < 0 ? -1 : 0;
+    const bool known = moved.error == 0 || std::abs(moved.value) > moved.error;
+    return add({sign, known ? 0.0 : 1 + std::abs(sign)}, decay(options.weight_decay, e));
+  }
 
   zero::Rule rule_;
   double roundoff_;

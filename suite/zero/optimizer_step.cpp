@@ -1,8 +1,8 @@
 // Claim: one pass of each optimizer updates every element by its paper's formula in double, within
 // a bound derived from the dtypes. It keeps the states of its table, and is bound only by memory.
-// In units of 32-bit weights, including the weights: SGD 1, with momentum 2, RMSProp 2, Adam and
-// AdamW 3; in units of 16-bit weights 2, 4, 4 and 6 (Rajbhandari et al. 2020, arXiv:1910.02054,
-// section 3.1: 12 bytes per parameter for Adam).
+// In units of 32-bit weights, including the weights: SGD 1, with momentum 2, RMSProp 2, Lion 2,
+// Adam and AdamW 3; in units of 16-bit weights 2, 4, 4, 4 and 6 (Rajbhandari et al. 2020,
+// arXiv:1910.02054, section 3.1: 12 bytes per parameter for Adam).
 //
 // All ranks work at once, on `elements` each. decay `everywhere` needs no mask: AdamW over 16-bit
 // values then moves 30 bytes per element, 16 read and 14 written, like the host's optimizer of
@@ -44,7 +44,8 @@ zero::Rule make_rule(const std::string& name) {
 
 struct OptimizerStep {
   static constexpr std::string_view name = "optimizer_step";
-  static constexpr std::string_view about = "one pass of SGD, momentum, RMSProp, Adam or AdamW";
+  static constexpr std::string_view about =
+      "one pass of SGD, momentum, RMSProp, Adam, AdamW or Lion";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::memory, Oracle::determinism};
   static constexpr Counter counters[] = {
       memory_bytes_counter,
@@ -68,7 +69,7 @@ struct OptimizerStep {
 
     // Returns the number of states in addition to the master.
     std::size_t states() const {
-      return optimizer == "sgd" ? 0 : optimizer == "momentum" || optimizer == "rmsprop" ? 1 : 2;
+      return optimizer == "sgd" ? 0 : optimizer.starts_with("adam") ? 2 : 1;
     }
     bool masked() const { return decay == "mask"; }
     std::size_t value_bytes() const { return size_of(dtype); }
@@ -109,7 +110,7 @@ struct OptimizerStep {
                        {vary(&Case::dtype, {float32, bfloat16})});
     return sweep.slice({quick}, "rules", {vary(&Case::optimizer, {"sgd"})})
         .slice({quick}, "rules",
-               {vary(&Case::optimizer, {"adam"}), vary(&Case::decay, {"everywhere"})})
+               {vary(&Case::optimizer, {"adam", "lion"}), vary(&Case::decay, {"everywhere"})})
         .slice({quick}, "two ranks",
                {vary(&Case::dtype, {float32, bfloat16}), vary(&Case::ranks, {2})})
         .slice({quick}, "edges",

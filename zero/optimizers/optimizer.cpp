@@ -13,11 +13,9 @@ namespace zero {
 namespace {
 
 const std::vector<std::pair<std::string, Rule>>& rules() {
-  static const std::vector<std::pair<std::string, Rule>> all = {{"sgd", Sgd{}},
-                                                                {"momentum", Momentum{}},
-                                                                {"rmsprop", RmsProp{}},
-                                                                {"adam", Adam{}},
-                                                                {"adamw", AdamW{}}};
+  static const std::vector<std::pair<std::string, Rule>> all = {
+      {"sgd", Sgd{}},   {"momentum", Momentum{}}, {"rmsprop", RmsProp{}},
+      {"adam", Adam{}}, {"adamw", AdamW{}},       {"lion", Lion{}}};
   return all;
 }
 
@@ -45,7 +43,8 @@ KeptStates kept_states(const Rule& rule, Dtype value) {
   const bool sgd = std::holds_alternative<Sgd>(rule);
   return {.master = collectives::gradient_dtype(value) != value,
           .first_moment = !sgd && !std::holds_alternative<RmsProp>(rule),
-          .second_moment = !sgd && !std::holds_alternative<Momentum>(rule),
+          .second_moment = !sgd && !std::holds_alternative<Momentum>(rule) &&
+                           !std::holds_alternative<Lion>(rule),
           .mask = !sgd};
 }
 
@@ -119,6 +118,8 @@ void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
           else if constexpr (std::is_same_v<Options, Adam>)
             kernels.adam(gradient, gradient_scale, options, step, mask, master, first_moment,
                          second_moment, values);
+          else if constexpr (std::is_same_v<Options, Lion>)
+            kernels.lion(gradient, gradient_scale, options, mask, master, first_moment, values);
           else
             kernels.adamw(gradient, gradient_scale, options, step, mask, master, first_moment,
                           second_moment, values);

@@ -1,7 +1,7 @@
 #pragma once
 // Updates of a flat range of elements: plain SGD (no momentum, no decay, so that it cannot hide a
-// wrong factor in a gradient), SGD with momentum, RMSProp, Adam and AdamW (machine/device/kernels.h
-// has the formulas and the papers), each in one pass over memory.
+// wrong factor in a gradient), SGD with momentum, RMSProp, Adam, AdamW and Lion
+// (machine/device/kernels.h has the formulas and the papers), each in one pass over memory.
 //
 // States are kept in the gradient's dtype: float, or double under double. Only values that are
 // narrower (bfloat16, half) have a master copy; float and double values are their own master and
@@ -12,9 +12,10 @@
 //   SGD           1       0            4            0      (the master)
 //   Momentum      2       4            8            8      (and the velocity)
 //   RMSProp       2       4            8            8      (and the second moment)
+//   Lion          2       4            8            8      (and the first moment)
 //   Adam, AdamW   3       8           12           16      (and both moments)
-// In units of 16-bit weights the numbers are twice as large: 2, 4, 4 and 6. The decay mask of all
-// rules except plain SGD, one byte per element, is a buffer and is counted separately.
+// In units of 16-bit weights the numbers are twice as large: 2, 4, 4, 4 and 6. The decay mask of
+// all rules except plain SGD, one byte per element, is a buffer and is counted separately.
 //
 // A step of AdamW over 16-bit values reads gradient, master and moments (16 bytes per element) and
 // writes master, moments and values (14 bytes). It reads one more byte if the mask differs between
@@ -42,10 +43,11 @@ using Momentum = machine::Momentum;
 using RmsProp = machine::RmsProp;
 using Adam = machine::Adam;
 using AdamW = machine::AdamW;
-using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam>;
+using Lion = machine::Lion;
+using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam, Lion>;
 
-// The names are "sgd", "momentum", "rmsprop", "adam" and "adamw". find_rule returns the rule with
-// its default options.
+// The names are "sgd", "momentum", "rmsprop", "adam", "adamw" and "lion". find_rule returns the
+// rule with its default options.
 std::string_view name(const Rule& rule);
 std::vector<std::string> rule_names();
 Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest

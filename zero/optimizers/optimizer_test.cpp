@@ -22,7 +22,7 @@ Tensor tensor(machine::Device& device, Dtype dtype, const std::vector<double>& v
 TEST(Optimizer, KeepsTheStatesOfItsTable) {
   const auto device = machine::make_host_device();
   for (const auto& [rule, units] : std::vector<std::pair<Rule, std::size_t>>{
-           {Sgd{}, 1}, {Momentum{}, 2}, {RmsProp{}, 2}, {Adam{}, 3}, {AdamW{}, 3}}) {
+           {Sgd{}, 1}, {Momentum{}, 2}, {RmsProp{}, 2}, {Lion{}, 2}, {Adam{}, 3}, {AdamW{}, 3}}) {
     for (const auto& [dtype, weight, own] : {std::tuple{Dtype::float32, 4, 4},
                                              {Dtype::bfloat16, 4, 0},
                                              {Dtype::float16, 4, 0},
@@ -58,6 +58,8 @@ TEST(Optimizer, StepsByHand) {
     // Velocities 1, then 1/2 + 2; with a decay of 1/4 of the weight: 1 + 1, then 1 + 2 + 3/4.
     EXPECT_EQ(after(Momentum{0.5, 0.5, 0}, {2, 4}), (Two{2.25, 2.25}));
     EXPECT_EQ(after(Momentum{0.5, 0.5, 0.25}, {2, 4}), (Two{1.125, 2.25}));
+    // Signs of 1/2, 1/8 - 3/2 and -9/32 + 1/2, with the moments 1/4 and -9/16 before the last two.
+    EXPECT_EQ(after(Lion{0.5, 0.5, 0.75, 0.25}, {2, -6, 2}), (Two{2.234375, 3.5}));
     // Squares 1/4 of 16, then 3/4 of 4 and 1/4 of 4: both have the root 2.
     EXPECT_EQ(after(RmsProp{0.5, 0.75, 0, 0}, {8, 4}), (Two{2.5, 2.5}));
     // Gradients 2 + 4 and 2, roots 3 and 1, and an epsilon of 1.

@@ -243,6 +243,7 @@ struct Kept {
 const std::vector<Kept> kept = {{AdamW{}, Dtype::bfloat16, 12, 12},
                                 {AdamW{}, Dtype::float32, 8, 12},
                                 {Momentum{}, Dtype::float16, 8, 8},
+                                {Lion{}, Dtype::bfloat16, 8, 8},
                                 {Sgd{}, Dtype::float32, 0, 4}};
 
 void expect_share(const std::vector<Weights>& model, const Sizes& sizes) {

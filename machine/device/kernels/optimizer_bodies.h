@@ -126,6 +126,30 @@ struct AdamwStep {
   }
 };
 
+template <class A>
+struct LionStep {
+  A beta1, one_minus_beta1, beta2, one_minus_beta2;
+  A gradient_scale, learning_rate, decay;
+
+  LionStep(const Lion& options, double scale)
+      : beta1(static_cast<A>(options.beta1)),
+        one_minus_beta1(static_cast<A>(1 - options.beta1)),
+        beta2(static_cast<A>(options.beta2)),
+        one_minus_beta2(static_cast<A>(1 - options.beta2)),
+        gradient_scale(static_cast<A>(scale)),
+        learning_rate(static_cast<A>(options.learning_rate)),
+        decay(static_cast<A>(options.weight_decay)) {}
+
+  SHARDMARK_BOTH void operator()(A raw, bool decays, A& master, A& first) const {
+    const A g = raw * gradient_scale;
+    const A moved = beta1 * first + one_minus_beta1 * g;
+    const A sign = moved > A(0) ? A(1) : moved < A(0) ? A(-1) : moved;  // of NaN: NaN
+    const A shrink = decays ? decay * master : A(0);
+    master = master - learning_rate * (sign + shrink);
+    first = beta2 * first + one_minus_beta2 * g;
+  }
+};
+
 template <class Update>
 struct DecayEverywhere {
   Update update;

@@ -52,6 +52,14 @@ class OptimizerKernels : public BlockKernels<Launch> {
         second_moment);
   }
 
+  void lion(const Tensor& gradient, double gradient_scale, const Lion& options,
+            const std::uint8_t* decay_mask, const Tensor& master, const Tensor& first_moment,
+            const Tensor& weight) override {
+    update(
+        {"lion", gradient, decay_mask, master, weight},
+        [&]<class A>(A) { return LionStep<A>(options, gradient_scale); }, first_moment);
+  }
+
  private:
   struct Call {
     const char* name;

@@ -126,6 +126,36 @@ TEST_P(OptimizerKernels, RmsPropStep) {
   expect_rounded(master, weight);
 }
 
+// A sum that is smaller than its error may have any sign.
+TEST_P(OptimizerKernels, LionStep) {
+  const Tensor gradient = random({size}, wide()), master = random({size}, wide()),
+               first = random({size}, wide()), weight = empty({size});
+  const Values g = to_doubles(gradient), w = to_doubles(master), m = to_doubles(first);
+  const std::vector<std::uint8_t> mask = every_third();
+  const Memory device_mask = upload(mask);
+  kernels().lion(gradient, 0.5, {0.1, 0.9, 0.99, 0.2},
+                 static_cast<std::uint8_t*>(device_mask.data()), master, first, weight);
+  const auto sum = [&](Real beta, auto i) { return beta * m[i] + (1 - beta) * (0.5L * g[i]); };
+  const auto sum_error = [&](auto i) { return 4 * u() * (std::abs(m[i]) + std::abs(g[i])); };
+  const auto direction = [&](auto i) {
+    return (sum(Real{0.9}, i) > 0 ? 1 : -1) + (mask[i] ? Real{0.2} * w[i] : 0);
+  };
+  expect(
+      first, [&](auto i) { return sum(Real{0.99}, i); }, sum_error);
+  expect(
+      master, [&](auto i) { return w[i] - Real{0.1} * direction(i); },
+      [&](auto i) {
+        const Real unknown = std::abs(sum(Real{0.9}, i)) > sum_error(i) ? 0 : 2;
+        return 1.01L *
+               (Real{0.1} * (unknown + 5 * u() * (1 + std::abs(w[i]))) + u() * std::abs(w[i]));
+      });
+  expect_rounded(master, weight);
+  // An update by NaN must not look like one by zero.
+  kernels().fill(gradient, std::numeric_limits<double>::quiet_NaN());
+  kernels().lion(gradient, 1, {}, nullptr, master, first, weight);
+  EXPECT_TRUE(std::isnan(to_doubles(master)[0]));
+}
+
 // Adam with decay equals AdamW without decay on a gradient that includes the decay.
 TEST_P(OptimizerKernels, AdamTakesTheDecayIntoTheGradient) {
   const Tensor start = random({size}, wide()), gradient = random({size}, wide());
@@ -201,6 +231,7 @@ TEST_P(OptimizerKernels, NarrowGradients) {
     run([&](auto& w, auto&, auto& s, auto& v) {
       kernels().rmsprop(g, 0.5, {0.1, 0.99, 1e-3, 0.2}, decays, w, s, v);
     });
+    run([&](auto& w, auto& m, auto&, auto& v) { kernels().lion(g, 0.5, {}, decays, w, m, v); });
     run([&](auto& w, auto& m, auto& s, auto& v) {
       kernels().adam(g, 0.5, {}, 2, decays, w, m, s, v);
     });

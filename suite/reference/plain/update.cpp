@@ -19,13 +19,17 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
       double& first = parameter.first_moment[i];
       double& second = parameter.second_moment[i];
       double g = factor * gradient[i];
-      if (rule_.kind != adamw) g += decay * value;
+      if (rule_.kind != adamw && rule_.kind != lion) g += decay * value;
       double change = g;
       if (rule_.kind == sgd) {
         change = first = rule_.momentum * first + g;
       } else if (rule_.kind == rmsprop) {
         second = rule_.smoothing * second + (1 - rule_.smoothing) * g * g;
         change = g / (std::sqrt(second) + rule_.epsilon);
+      } else if (rule_.kind == lion) {
+        const double moved = rule_.beta1 * first + (1 - rule_.beta1) * g;
+        change = (moved == 0 ? 0 : std::copysign(1.0, moved)) + decay * value;
+        first = rule_.beta2 * first + (1 - rule_.beta2) * g;
       } else {
         first = rule_.beta1 * first + (1 - rule_.beta1) * g;
         second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
