@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -298,6 +299,30 @@ class OfAComparison(unittest.TestCase):
         ran, _, _ = self.draw(2, schema="other/1")
         self.assertEqual((ran.returncode, ran.stderr.count("\n")), (2, 1))
         self.assertIn("other/1", ran.stderr)
+
+
+class Strategies(unittest.TestCase):
+    def test_names_bytes_and_bubbles_are_drawn(self):
+        named = [{"name": name, "source": "", "axes": {"pipeline-model-parallel-size": pp, "zero-stage": zero}}
+                 for name, pp, zero in (("GPipe", "4", "0"), ("ZeRO-1", "1", "1"), ("not measured", "2", "2"))]
+        document = synthetic_run.document()
+        document["benchmarks"] = [
+            synthetic_run.entry("gpt_step", strategy["axes"], 0.01, random.Random(1), **more,
+                                memory=[{"category": category, "measured": 2**20, "expected": 2**20}
+                                        for category in ("parameters", "optimizer")])
+            for strategy, more in zip(named, ({"bubble_measured": 0.4, "bubble_expected": 0.3, "wire_bytes_pp": 4096},
+                                              {"wire_bytes_dp": 8192}))]
+        with tempfile.TemporaryDirectory() as run_dir:
+            synthetic_run.write(run_dir, document)
+            with open(os.path.join(run_dir, "strategies.json"), "w", encoding="utf-8") as file:
+                json.dump({"schema": "shardmark-strategies/1", "strategies": named}, file)
+            ran = figures(run_dir, "--only", "strategies")
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+            with open(os.path.join(run_dir, "figures", "strategies.csv"), encoding="utf-8") as file:
+                rows = list(csv.reader(file))[1:]
+        self.assertEqual({row[0] for row in rows}, {"GPipe", "ZeRO-1"})
+        self.assertIn(["GPipe", "bubble", "", "0.4", "0.3", "pass"], rows)
+        self.assertIn(["ZeRO-1", "sent", "dp", "8192", "", "pass"], rows)
 
 
 class LessThanAll(unittest.TestCase):

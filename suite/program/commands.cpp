@@ -28,7 +28,7 @@ constexpr Command all[] = {
      configuration::run_plan},
     {"predict", "time of a training step on a cluster, before it runs", run_predict},
     {"cluster", "measure a cluster file for predict from runs, or draw one", run_cluster},
-    {"recipes", "published configurations, shrunk to a small machine: list, show, run",
+    {"recipes", "published configurations, shrunk to a small machine: list, show, run, compare",
      run_recipes},
     {"scale", "run units while one degree grows with the ranks", run_units},
     {"report", "write report.html and junit.xml of a run", run_report},

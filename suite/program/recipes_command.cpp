@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "harness/record/run_json.h"
 #include "harness/run/run.h"
 #include "machine/base/names.h"
 #include "machine/world/mpi_world.h"
@@ -14,12 +15,16 @@
 #include "suite/program/run_command_line.h"
 #include "suite/recipes/check.h"
 #include "suite/recipes/recipe.h"
+#include "suite/recipes/strategies.h"
 
 namespace suite {
 namespace {
 
 using recipes::Checked;
 using recipes::Recipe;
+
+// The options of `compare` that every strategy shares; the others are those of `run`.
+constexpr std::string_view common_axes[] = {"--model", "--dtype", "--transport", "--seq-length"};
 
 std::string one_recipe(const std::vector<std::string>& words) {
   if (words.size() < 2) reject("recipes {} requires NAME; shardmark recipes list", words[0]);
@@ -80,6 +85,25 @@ int show(const std::vector<std::string>& words) {
   return harness::accepted;
 }
 
+// Returns the folder of --out, which it adds if it is not given.
+std::string chosen_out(std::vector<std::string>& given) {
+  for (std::size_t i = 0; i < given.size(); ++i)
+    if (given[i] == "--out" && i + 1 < given.size())
+      return given[i + 1];
+    else if (given[i].starts_with("--out="))
+      return given[i].substr(6);
+  given.insert(given.end(), {"--out", default_out_dir()});
+  return given.back();
+}
+
+int run_words(std::vector<std::string> words) {
+  std::string program = "shardmark";
+  std::vector<char*> argv{program.data()};
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  return run_units(static_cast<int>(words.size()) + 1, argv.data());
+}
+
 // Writes the shrunk files into the run's folder and runs them as `shardmark run` does.
 int run(const std::vector<std::string>& words) {
   if (machine::under_launcher())
@@ -88,25 +112,44 @@ int run(const std::vector<std::string>& words) {
   if (const std::string why = recipes::check(recipe).why_not; !why.empty())
     reject("{} does not run: {}", recipe.name, why);
   std::vector<std::string> given(words.begin() + 2, words.end());
-  std::string out;
-  for (std::size_t i = 0; i < given.size(); ++i)
-    if (given[i] == "--out" && i + 1 < given.size())
-      out = given[i + 1];
-    else if (given[i].starts_with("--out="))
-      out = given[i].substr(6);
-  if (out.empty()) {
-    out = default_out_dir();
-    given.insert(given.end(), {"--out", out});
-  }
+  const std::string out = chosen_out(given);
   const auto files = recipes::write_files(recipe, recipes::Size::small, out + "/recipe");
-  std::vector<std::string> all = recipes::run_words(recipe, files, given);
+  const std::vector<std::string> all = recipes::run_words(recipe, files, given);
   fmt::print("{}: {}\nshardmark {}\n", recipe.name, recipe.about, fmt::join(all, " "));
   std::fflush(stdout);
-  std::string program = "shardmark";
-  std::vector<char*> argv{program.data()};
-  for (std::string& word : all) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  return run_units(static_cast<int>(all.size()) + 1, argv.data());
+  return run_words(all);
+}
+
+// Runs a model by every strategy and prints their table.
+int compare(const std::vector<std::string>& words) {
+  if (machine::under_launcher())
+    reject("recipes compare starts its own ranks; under mpiexec or srun run the cases that it names");
+  recipes::Axes common{{"model", "small"}};
+  std::vector<std::string> given;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::size_t equal = std::min(words[i].find('='), words[i].size());
+    const std::string flag = words[i].substr(0, equal);
+    const bool is_axis = std::ranges::find(common_axes, flag) != std::end(common_axes);
+    if (!is_axis) {
+      given.push_back(words[i]);
+      continue;
+    }
+    if (equal == words[i].size() && i + 1 == words.size()) reject("{} requires a value", flag);
+    const std::string value = equal < words[i].size() ? words[i].substr(equal + 1) : words[++i];
+    std::erase_if(common, [&](const auto& axis) { return "--" + axis.first == flag; });
+    common.emplace_back(flag.substr(2), value);
+  }
+  const std::string out = chosen_out(given);
+  std::vector<std::string> all{"run"};
+  for (const recipes::Strategy& strategy : recipes::strategies())
+    all.push_back(recipes::case_name(strategy, common));
+  all.insert(all.end(), given.begin(), given.end());
+  recipes::make_folder(out);
+  harness::write_file(out + "/" + recipes::strategies_file, recipes::strategies_json(common));
+  const int code = run_words(all);
+  if (code == harness::accepted || code == harness::case_failed)
+    fmt::print("\n{}", recipes::strategies_table(harness::read_run(out).records, common));
+  return code;
 }
 
 struct Action {
@@ -117,6 +160,7 @@ constexpr Action actions[] = {
     {"list", "", "all recipes, with the memory of their published size", list},
     {"show", "NAME [DIR]", "source, changes and plan of one; writes its files into DIR", show},
     {"run", "NAME [OPTIONS OF RUN]", "runs its shrunk form with all oracles", run},
+    {"compare", "[OPTIONS OF RUN]", "one model by every strategy: memory, bytes, time, bubble", compare},
 };
 
 std::vector<std::string> action_names() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every recipe runs in its shrunk form, or states the feature that it needs."""
 
+import json
 import os
 import re
 import unittest
@@ -48,6 +49,32 @@ class Recipes(TemporaryFolder):
         planned = shardmark("plan", "--config", self.path("files/published/ds_config.json"), "--megatron-arguments",
                             self.path("files/published/arguments.txt"), "--gpus", "384")
         self.assertIn("384 = tp 4 x pp 12 x cp 1 x dp 8", planned.stdout, planned.stderr)
+
+    def test_strategies_are_compared(self):
+        out = self.path("compared")
+        done = shardmark("recipes", "compare", "--max-seconds", "0.01", "--no-limits", "--out", out, env=NO_FIGURES)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertLessEqual(max(map(len, done.stdout.split("\n\n")[-1].splitlines())), 120)
+        rows = {line[:20].strip(): [cell.split() for cell in line.split("|")[1:]] for line in done.stdout.splitlines()
+                if line.count("|") == 4 and line.endswith("pass")}
+        with open(os.path.join(out, "strategies.json"), encoding="utf-8") as file:
+            named = [strategy["name"] for strategy in json.load(file)["strategies"]]
+        self.assertEqual(list(rows), named)
+        cases = read_run(out)["benchmarks"]
+        self.assertEqual(len(cases), len(named))
+        losses = [case["losses"] for case in cases]
+        for other in losses[1:]:  # the same sequences, in another order of summation
+            for a, b in zip(losses[0], other, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-4)
+        memory, sent = ({name: [float(x.replace("-", "0")) for x in cells[i]] for name, cells in rows.items()} for i in (0, 1))
+        # Closed forms: 4 + 4 + 8 bytes a parameter, 2 (p - 1) / p of the gradients by a ring, and less with shards.
+        whole = memory["one device"]
+        for name, at, share in (("ZeRO-1", 2, 4), ("ZeRO-2", 2, 4), ("ZeRO-3", 2, 4), ("ZeRO-3", 0, 3)):
+            self.assertLess(memory[name][at], whole[at] / share * 1.1, name)
+        self.assertAlmostEqual(sent["data parallel"][2], 1.5 * whole[1], delta=0.02 * whole[1])
+        self.assertEqual([sent[name][2] > 0 for name in ("one device", "tensor parallel", "pipeline, 1F1B")], [False] * 3)
+        bubbles = {name: cells[3][1] for name, cells in rows.items()}
+        self.assertEqual([bubbles["layer-wise"], bubbles["pipeline, GPipe"], bubbles["tensor parallel"]], ["75", "27", "-"])
 
     def test_wrong_words_name_the_nearest(self):
         for words, says in ((["show", "bloom"], "'bloom_176b'"), (["lst"], "'list'"), (["run"], "requires NAME"), ([], "requires ACTION")):

@@ -244,12 +244,17 @@ std::string changed_arguments(const std::string& file, const std::string& text,
   return changed;
 }
 
-configuration::Sources write_files(const Recipe& recipe, Size size, const std::string& folder) {
+void make_folder(const std::string& folder) {
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed)
     throw machine::MachineError(
         fmt::format("cannot make the folder {}: {}", folder, failed.message()));
+}
+
+configuration::Sources write_files(const Recipe& recipe, Size size, const std::string& folder) {
+  make_folder(folder);
+  std::error_code failed;
   configuration::Sources sources;
   const std::string json = recipe.folder + "/ds_config.json";
   const std::string arguments = recipe.folder + "/arguments.txt";

@@ -64,6 +64,9 @@ std::string changed_json(const std::string& file, const std::string& text,
 std::string changed_arguments(const std::string& file, const std::string& text,
                               const std::vector<Change>& changes);
 
+// Throws machine::MachineError.
+void make_folder(const std::string& folder);
+
 // Writes ds_config.json and arguments.txt into the folder, which it makes. Returns them as sources,
 // with the model. Published: also with the number of GPUs.
 configuration::Sources write_files(const Recipe& recipe, Size size, const std::string& folder);

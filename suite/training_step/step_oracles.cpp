@@ -61,7 +61,7 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryP
     judge.memory("by the host", category, host->ledger().peak(category), bytes);
 }
 
-void judge_volume(harness::Judge& judge, Trainer& trainer) {
+std::map<std::string, std::uint64_t> judge_volume(harness::Judge& judge, Trainer& trainer) {
   layers::Checkpoints::Moved before{};
   zero::OffloadTraffic offloaded;
   const auto begin = [&] {
@@ -71,7 +71,10 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
     before = trainer.checkpoints_moved();
     offloaded = trainer.optimizer_step().moved();
   };
-  if (!take_step(trainer, begin)) return judge.not_applicable(Oracle::volume, none_taken);
+  if (!take_step(trainer, begin)) {
+    judge.not_applicable(Oracle::volume, none_taken);
+    return {};
+  }
   trainer.optimizer_step().wait_for_values();
   if (trainer.checkpoint_host()) {
     const machine::TrafficLabel label{machine::Operation::none, trainer.config().precision.dtype};
@@ -95,10 +98,12 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
   const std::vector<std::string> by_library = groups_by_library(trainer);
   if (!by_library.empty())
     judge.not_applicable(Oracle::volume, "the library does not count the bytes that it sends");
+  std::map<std::string, std::uint64_t> sent;
   for (const Trainer::Group& group : trainer.groups()) {
     std::map<machine::TrafficLabel, machine::Traffic> measured;
     for (machine::Link* link : group.links())
       for (const auto& [label, traffic] : link->traffic()) measured[label] += traffic;
+    for (const auto& [label, traffic] : measured) sent[group.name] += traffic.bytes_sent;
     auto& labels = expected[group.name];
     // Bytes of a plan that runs in place of the library are unexpected.
     for (const auto& [label, traffic] : measured)
@@ -109,6 +114,7 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
       if (!nothing || by_library.empty()) judge.volume(group.name, label, measured[label], traffic);
     }
   }
+  return sent;
 }
 
 void judge_schedule(harness::Judge& judge, const Trainer& trainer) {

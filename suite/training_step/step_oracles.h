@@ -3,6 +3,7 @@
 // sent and the pipeline's schedule (expectations.h).
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -27,8 +28,8 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryP
 
 // Takes one more step and judges its volume. The library does not count its bytes. If it runs
 // collectives of some groups, the oracle rules on the other calls, and if there are none, it does
-// not apply.
-void judge_volume(harness::Judge& judge, Trainer& trainer);
+// not apply. Returns the bytes that this rank sent over each group, by the group's name.
+std::map<std::string, std::uint64_t> judge_volume(harness::Judge& judge, Trainer& trainer);
 
 // Judges the trainer's last step.
 void judge_schedule(harness::Judge& judge, const Trainer& trainer);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <stdexcept>
 
 #include "harness/measure/rates.h"
@@ -48,9 +49,43 @@ double reference_bytes(const TrainingConfig& config, const harness::Context& con
   if (world.host(world.rank()) != first) return 0;
   const auto sharers = static_cast<double>(
       std::ranges::count_if(members, [&](int member) { return world.host(member) == first; }));
-  const double states = config.optimizer.type == "adamw" ? 2 : 0;
+  const zero::KeptStates kept = zero::kept_states(config.optimizer.rule(), machine::Dtype::float64);
+  const double states = int{kept.first_moment} + int{kept.second_moment};
   return (3 + states) * sizeof(double) *
          static_cast<double>(layers::parameters_count(config.model)) / sharers;
+}
+
+constexpr harness::Counter of_groups[] = {
+    {"wire_bytes_tp", "B", harness::Better::neither, harness::Nature::exact,
+     "most bytes that a rank sends in a step over tensor parallelism"},
+    {"wire_bytes_cp", "B", harness::Better::neither, harness::Nature::exact,
+     "most bytes that a rank sends in a step over context parallelism"},
+    {"wire_bytes_pp", "B", harness::Better::neither, harness::Nature::exact,
+     "most bytes that a rank sends in a step over the pipeline, with the gradients of a tied "
+     "embedding"},
+    {"wire_bytes_dp", "B", harness::Better::neither, harness::Nature::exact,
+     "most bytes that a rank sends in a step over data parallelism"},
+    {"wire_bytes_ep", "B", harness::Better::neither, harness::Nature::exact,
+     "most bytes that a rank sends in a step over expert parallelism"}};
+const bool of_groups_known = harness::add_counters(of_groups);
+
+// Returns the counters of a step. Collective over the group.
+std::map<std::string, double> sent_over_groups(machine::World& world, const machine::Group& group,
+                                               const std::map<std::string, std::uint64_t>& sent) {
+  std::map<std::string, double> mine, most;
+  for (const auto& [name, bytes] : sent) {
+    const std::string axis = name.starts_with("cp") ? "cp"
+                             : name == "edp"        ? "dp"
+                             : name == "embedding"  ? "pp"
+                                                    : name;
+    mine["wire_bytes_" + axis] += static_cast<double>(bytes);
+  }
+  for (const harness::Counter& counter : of_groups) {
+    const std::string name(counter.name);
+    const double bytes = std::ranges::max(world.all_gather(group, mine[name]));
+    if (bytes > 0) most[name] = bytes;
+  }
+  return most;
 }
 
 }  // namespace
@@ -148,7 +183,7 @@ void StepUnit::judge_step(harness::Judge& judge) {
   last_timeline_ = trainer_->timeline();
   by_library_ = groups_by_library(*trainer_);
   judge_memory(judge, *trainer_, peaks_, rows_);
-  judge_volume(judge, *trainer_);
+  sent_ = judge_volume(judge, *trainer_);
   judge_schedule(judge, *trainer_);
   trainer_.reset();
 }
@@ -246,6 +281,8 @@ void StepUnit::describe_step(harness::Description& description) const {
     description.note +=
         fmt::format("{}the library's collectives in groups {}",
                     description.note.empty() ? "" : "; ", fmt::join(by_library_, ", "));
+  for (const auto& [counter, bytes] : sent_over_groups(context_.world, context_.group, sent_))
+    description.set(counter, bytes);
   description.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
   if (description.seconds <= 0) return;
   description.set("steps_per_second", 1 / description.seconds);

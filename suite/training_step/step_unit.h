@@ -11,7 +11,9 @@
 //     void judge(harness::Judge& judge) { judge_step(judge); … }
 //   };
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,7 +83,8 @@ class StepUnit {
   std::unique_ptr<Trainer> trainer_;
   std::uint64_t first_step_hash_ = 0;
   pipeline::Timeline last_timeline_;
-  std::vector<std::string> by_library_;  // groups of this rank
+  std::vector<std::string> by_library_;        // groups of this rank
+  std::map<std::string, std::uint64_t> sent_;  // bytes of this rank in a step, by group
   std::optional<SavedTraining> saved_;
 };
 

@@ -19,7 +19,7 @@ import sys
 
 import matplotlib.style
 
-from .drawing import bars, breakdown, bubble, levels, limits, link_matrix, memory_map, message_size, prediction, shifts, timeline, training
+from .drawing import bars, breakdown, bubble, levels, limits, link_matrix, memory_map, message_size, prediction, shifts, strategies, timeline, training
 from .drawing.run_json import Absent, BadRun, load
 from .drawing.sheet import FORMATS, save
 
@@ -42,6 +42,7 @@ KINDS = {
     "step_breakdown": ("step by rank", "Layers and training steps", breakdown.step_breakdown),
     "loss": ("loss of each step", "Layers and training steps", training.loss),
     "mfu": ("model FLOPs utilization", "Layers and training steps", training.mfu),
+    "strategies": ("one model by several strategies", "Layers and training steps", strategies.strategies),
     "scaling": ("throughput over ranks", "Layers and training steps", training.scaling),
 }
 # For a folder with this file instead of run.json.

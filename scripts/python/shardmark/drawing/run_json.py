@@ -82,8 +82,9 @@ def seconds(entry):
 
 
 class Run:
-    def __init__(self, context, cases):
+    def __init__(self, context, cases, directory=""):
         self.only = False  # one kind was requested: draw all its figures
+        self.directory = directory
         self.context = context
         self.cases = cases
         self.rates = rates(context.get("rates") or {})
@@ -144,6 +145,6 @@ def load(directory):
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 name = entry.get("name", "?") if isinstance(entry, dict) else "?"
                 raise BadRun(f"{path}: benchmarks[{number}] ({name}): bad or missing {error}") from error
-        return Run(context, list(cases.values()))
+        return Run(context, list(cases.values()), directory)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadRun(f"{path}: not a run of this program: bad or missing {error}") from error
