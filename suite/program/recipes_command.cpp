@@ -123,7 +123,8 @@ int run(const std::vector<std::string>& words) {
 // Runs a model by every strategy and prints their table.
 int compare(const std::vector<std::string>& words) {
   if (machine::under_launcher())
-    reject("recipes compare starts its own ranks; under mpiexec or srun run the cases that it names");
+    reject(
+        "recipes compare starts its own ranks; under mpiexec or srun run the cases that it names");
   recipes::Axes common{{"model", "small"}};
   std::vector<std::string> given;
   for (std::size_t i = 1; i < words.size(); ++i) {
@@ -160,7 +161,8 @@ constexpr Action actions[] = {
     {"list", "", "all recipes, with the memory of their published size", list},
     {"show", "NAME [DIR]", "source, changes and plan of one; writes its files into DIR", show},
     {"run", "NAME [OPTIONS OF RUN]", "runs its shrunk form with all oracles", run},
-    {"compare", "[OPTIONS OF RUN]", "one model by every strategy: memory, bytes, time, bubble", compare},
+    {"compare", "[OPTIONS OF RUN]", "one model by every strategy: memory, bytes, time, bubble",
+     compare},
 };
 
 std::vector<std::string> action_names() {
