@@ -100,9 +100,10 @@ class Commands(TemporaryFolder):
         """Returns the words of a command with the same checks and output that ends within seconds. Outside the README,
         measuring commands only list their cases, unless SHARDMARK_DOCUMENTS is set."""
         words = [self.case if word == "CASE" else word for word in words]
-        if words[0] not in ("run", "scale", "ab"):
+        runs = words[0] == "run" or (words[0] == "recipes" and words[1] in ("run", "compare"))
+        if not runs and words[0] not in ("scale", "ab"):
             return words
-        if words[0] == "run" and not self.measures:
+        if runs and not self.measures:
             return [*words, "--benchmark_list_tests"]
         words += ["--max-seconds", "0.001"]
         if words[0] == "ab":

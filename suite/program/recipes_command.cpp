@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "harness/record/run_json.h"
 #include "harness/run/run.h"
@@ -148,7 +149,8 @@ int compare(const std::vector<std::string>& words) {
   recipes::make_folder(out);
   harness::write_file(out + "/" + recipes::strategies_file, recipes::strategies_json(common));
   const int code = run_words(all);
-  if (code == harness::accepted || code == harness::case_failed)
+  const bool has_run = std::filesystem::exists(out + "/run.json");  // not if cases are only listed
+  if (has_run && (code == harness::accepted || code == harness::case_failed))
     fmt::print("\n{}", recipes::strategies_table(harness::read_run(out).records, common));
   return code;
 }
