@@ -69,8 +69,9 @@ class Recipes(TemporaryFolder):
         memory, sent = ({name: [float(x.replace("-", "0")) for x in cells[i]] for name, cells in rows.items()} for i in (0, 1))
         # Closed forms: 4 + 4 + 8 bytes a parameter, 2 (p - 1) / p of the gradients by a ring, and less with shards.
         whole = memory["one device"]
-        for name, at, share in (("ZeRO-1", 2, 4), ("ZeRO-2", 2, 4), ("ZeRO-3", 2, 4), ("ZeRO-3", 0, 3)):
-            self.assertLess(memory[name][at], whole[at] / share * 1.1, name)
+        for name in ("ZeRO-1", "ZeRO-2", "ZeRO-3"):
+            self.assertAlmostEqual(memory[name][2], whole[2] / 4, delta=0.02 * whole[2], msg=name)
+        self.assertLess(memory["ZeRO-3"][0], 0.8 * whole[0])  # a layer and its next are gathered
         self.assertAlmostEqual(sent["data parallel"][2], 1.5 * whole[1], delta=0.02 * whole[1])
         self.assertEqual([sent[name][2] > 0 for name in ("one device", "tensor parallel", "pipeline, 1F1B")], [False] * 3)
         bubbles = {name: cells[3][1] for name, cells in rows.items()}

@@ -61,8 +61,7 @@ constexpr harness::Counter of_groups[] = {
     {"wire_bytes_cp", "B", harness::Better::neither, harness::Nature::exact,
      "most bytes that a rank sends in a step over context parallelism"},
     {"wire_bytes_pp", "B", harness::Better::neither, harness::Nature::exact,
-     "most bytes that a rank sends in a step over the pipeline, with the gradients of a tied "
-     "embedding"},
+     "most bytes that a rank sends in a step over the pipeline, and of a tied embedding"},
     {"wire_bytes_dp", "B", harness::Better::neither, harness::Nature::exact,
      "most bytes that a rank sends in a step over data parallelism"},
     {"wire_bytes_ep", "B", harness::Better::neither, harness::Nature::exact,
