@@ -61,9 +61,8 @@ class CallsCost {
   const std::map<std::string, ByLabel>& traffic() const { return traffic_; }
   // Returns the labels of the calls of a group that the library runs.
   std::set<machine::TrafficLabel> by_library(const std::string& group) const;
-  // Return the bytes that plans keep, once for each group, operation, dtype, length and
-  // root. staging: of
-  // received parts over rendezvous links, in the category links.
+  // Return the bytes that plans keep, once for each group, operation, dtype, length and root.
+  // staging: of received parts over rendezvous links, in the category links.
   std::size_t scratch() const;
   std::size_t staging() const;
 
