@@ -100,18 +100,19 @@ class Commands(TemporaryFolder):
         """Returns the words of a command with the same checks and output that ends within seconds. Outside the README,
         measuring commands only list their cases, unless SHARDMARK_DOCUMENTS is set."""
         words = [self.case if word == "CASE" else word for word in words]
-        runs = words[0] == "run" or (words[0] == "recipes" and words[1] in ("run", "compare"))
+        compares = words[:2] == ["recipes", "compare"]  # recipes_test runs it
+        runs = words[0] == "run" or words[:2] == ["recipes", "run"] or compares
         if not runs and words[0] not in ("scale", "ab"):
             return words
-        if runs and not self.measures:
+        if compares or (runs and not self.measures):
             return [*words, "--benchmark_list_tests"]
-        words += ["--max-seconds", "0.001"]
-        if words[0] == "ab":
-            return [*words, "--launches", "1"] if "--launches" not in words else [
-                "1" if words[at - 1] == "--launches" else word for at, word in enumerate(words)]
         if "--profile" in words:
             words += ["--benchmark_filter=barrier"]
-        return [*words, "--no-limits"]
+        if words[0] == "ab":
+            if "--launches" not in words:
+                words += ["--launches", ""]
+            words = ["1" if words[at - 1] == "--launches" else word for at, word in enumerate(words)]
+        return [*words, "--max-seconds", "0.001", "--no-limits"]
 
     def run_words(self, words):
         env = {**os.environ, **(NO_FIGURES if words[0] in ("run", "ab") else {})}

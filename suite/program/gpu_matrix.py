@@ -39,8 +39,8 @@ SKIPS = [
 ]
 
 
-def grid_flags(grid):
+def grid_flags(grid, sequences):
     tp, pp, dp = grid
     flags = ["--ranks", str(tp * pp * dp), "--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(pp),
              "--data-parallel-size", str(dp)]
-    return flags + ["--global-batch-size", "8", "--micro-batch-size", "1"]
+    return flags + ["--global-batch-size", str(sequences), "--micro-batch-size", "1"]

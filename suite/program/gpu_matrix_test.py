@@ -19,7 +19,7 @@ import unittest
 import gpu_matrix
 from process import LAUNCHER, NO_FIGURES, PROGRAM, TemporaryFolder, read_run, shardmark
 
-SHORT = ["--profile", "smoke", "--device", "cuda", "--max-seconds", "0.001", "--timeout", "120", "--no-limits"]
+SHORT = ["--device", "cuda", "--max-seconds", "0.001", "--timeout", "120", "--no-limits"]
 LONGEST_S = 1500  # of a launch
 
 
@@ -47,7 +47,13 @@ def on_two_hosts(words, ranks):
     return command
 
 
+def spread(cases, most):
+    """Returns at most so many of the cases, evenly spread."""
+    return cases if len(cases) <= most else [cases[i * len(cases) // most] for i in range(most)]
+
+
 class Gpus(TemporaryFolder):
+    MOST = None  # cases of a unit in a launch
     counts = collections.Counter()
     skipped = collections.Counter()
     refused = collections.Counter()
@@ -68,13 +74,14 @@ class Gpus(TemporaryFolder):
         return subprocess.run(on_two_hosts(command, ranks) if hosts == 2 else [PROGRAM, *command], capture_output=True, text=True,
                               timeout=LONGEST_S, stdin=subprocess.DEVNULL, env=environment, check=False)
 
-    def with_cases(self, of, flags):
-        """Returns the units that have a case. The others say an allowed reason."""
-        found = []
+    def smoke_cases(self, of, flags):
+        """Returns the cases of each unit that has one. The other units say an allowed reason."""
+        found = {}
         for unit in of:
-            planned = shardmark("run", unit, *SHORT, *flags, *gpu_matrix.SHAPES.get(unit, []), "--benchmark_list_tests")
+            planned = shardmark("run", unit, "--profile", "smoke", *SHORT, *flags, *gpu_matrix.SHAPES.get(unit, []),
+                                "--benchmark_list_tests")
             if planned.returncode == 0 and planned.stdout.strip():
-                found.append(unit)
+                found[unit] = planned.stdout.split()
                 continue
             reason = planned.stderr.strip().removeprefix("shardmark: ").removeprefix("error: ")
             self.assertTrue(allowed(reason, gpu_matrix.REFUSALS), f"{unit} {' '.join(flags)}: {reason}")
@@ -83,12 +90,16 @@ class Gpus(TemporaryFolder):
 
     def expect_ruled(self, of, flags, ranks, hosts=1, order="lazy"):
         """Runs the units in one launch."""
-        of = self.with_cases(of, flags)
+        of = self.smoke_cases(of, flags)
         if not of:
             return
-        # A unit ignores the flags of other units.
-        shapes = next((gpu_matrix.SHAPES[unit] for unit in of if unit in gpu_matrix.SHAPES), [])
-        done = self.launch([*of, *SHORT, *flags, *shapes], ranks, hosts, order)
+        if self.MOST:
+            what = [name for cases in of.values() for name in spread(cases, self.MOST)]
+        else:
+            # A unit ignores the flags of other units.
+            shapes = next((gpu_matrix.SHAPES[unit] for unit in of if unit in gpu_matrix.SHAPES), [])
+            what = [*of, "--profile", "smoke", *flags, *shapes]
+        done = self.launch([*what, *SHORT], ranks, hosts, order)
         where = f"{' '.join(flags)} on {hosts} hosts, {order}"
         self.assertIn(done.returncode, (0, 1, 3), f"{where}: {(done.stdout + done.stderr)[-3000:]}")
         seen = set()
@@ -114,10 +125,10 @@ class Gpus(TemporaryFolder):
         if transport == "cuda_ipc" and hosts == 1:  # once
             self.expect_ruled([unit for unit in others if unit not in accept], flags, ranks, hosts, order)
 
-    def steps_between(self, transport, ranks, hosts=1, order="lazy", of=None, grids=None, more=()):
+    def steps_between(self, transport, ranks, hosts=1, order="lazy", of=None, grids=None, sequences=8, more=()):
         for grid in grids or gpu_matrix.GRIDS[ranks]:
             with self.subTest(grid=grid):
-                self.expect_ruled(of or gpu_matrix.STEPS, [*gpu_matrix.grid_flags(grid), "--transport", transport, *more], ranks, hosts,
+                self.expect_ruled(of or gpu_matrix.STEPS, [*gpu_matrix.grid_flags(grid, sequences), "--transport", transport, *more], ranks, hosts,
                                   order)
 
     def every_zero_stage(self, transport, order="lazy", more=()):
@@ -126,7 +137,7 @@ class Gpus(TemporaryFolder):
 
     def two_hosts(self):
         """Skips the test if this machine cannot have two hosts."""
-        done = self.launch(["all_reduce", *SHORT, "--ranks", "2", "--transport", "nccl", "--bytes", "8", "--algorithm", "ring",
+        done = self.launch(["all_reduce", "--profile", "smoke", *SHORT, "--ranks", "2", "--transport", "nccl", "--bytes", "8", "--algorithm", "ring",
                             "--dtype", "float"], 2, 2, "lazy")
         hosts = done.returncode == 0 and read_run(self.path("run"))["benchmarks"][0]["verdict"] == "pass"
         if not hosts and os.environ.get("SHARDMARK_TWO_HOSTS") == "required":
@@ -136,7 +147,8 @@ class Gpus(TemporaryFolder):
 
 
 class CrossSection(Gpus):
-    """Two minutes of two cores. OverDeviceLinks of the suite's tests covers layers, links and other steps."""
+    """A minute of two cores. OverDeviceLinks of the suite's tests covers layers, links and other steps."""
+    MOST = 12
     SOME = ["all_to_all", "loss_scaler", "zero_options"]
 
     def test_some_units_over_both_links(self):
@@ -159,7 +171,7 @@ class CrossSection(Gpus):
         self.assertEqual(self.counts["pass"] - before, 4)  # another axis would make it longer
 
     def test_other_models(self):
-        self.steps_between("nccl", 4, of=["gpt_step"], grids=[(2, 2, 1)],
+        self.steps_between("nccl", 4, of=["gpt_step"], grids=[(2, 2, 1)], sequences=2,
                            more=["--model", "bert_tiny,t5_tiny", "--zero-stage", "1", *self.ONE])
 
     def test_streams_in_another_order(self):
