@@ -1,8 +1,9 @@
 #pragma once
 // Waits of a rank. A wait spins briefly if every active rank has its own core, then yields the core
-// some tens of times. Then it sleeps on a futex that the other side wakes. A sleeping wait checks
-// every 50 ms whether another rank has failed. At the timeout it throws an error that names both
-// ranks.
+// some tens of times. Then it sleeps on a futex that the other side wakes: at once if the core was
+// gone for long, because each yield to a busy program costs a time slice, but a woken rank soon
+// preempts it. A sleeping wait checks every 50 ms whether another rank has failed. At the timeout
+// it throws an error that names both ranks.
 
 #include <atomic>
 #include <cstdint>
@@ -90,6 +91,9 @@ class Wait {
   static void nap(int round);                                               // in a polling wait
   int spins() const { return policy_.oversubscribed || policy_.long_waits_are_normal ? 0 : 4000; }
   int yields() const { return policy_.long_waits_are_normal ? 2 : 60; }
+  // Yields until ready() or until a wait should sleep. Returns whether it is ready.
+  template <class Ready>
+  bool yield_until(Ready ready) const;
 
   // Adds its lifetime to waited_s() (waited.h).
   class Waited {
@@ -120,6 +124,20 @@ class Wait {
 };
 
 template <class Ready>
+bool Wait::yield_until(Ready ready) const {
+  constexpr double long_s = 2e-4;
+  double before_s = steady_s();
+  for (int i = 0; i < yields(); ++i) {
+    std::this_thread::yield();
+    if (ready()) return true;
+    const double now_s = steady_s();
+    if (now_s - before_s > long_s) return false;
+    before_s = now_s;
+  }
+  return false;
+}
+
+template <class Ready>
 void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping,
                 const Waiting& waiting, Ready ready) const {
   const DuringWait during(waiting.peer);
@@ -129,10 +147,7 @@ void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sl
     if (ready()) return;
   }
   const Waited waited;
-  for (int i = 0; i < yields(); ++i) {
-    std::this_thread::yield();
-    if (ready()) return;
-  }
+  if (yield_until(ready)) return;
   const Watch watch(policy_, waiting);
   while (true) {
     sleeping.store(1, std::memory_order_seq_cst);
@@ -154,10 +169,7 @@ void Wait::polling(Poll poll, const Waiting& waiting) const {
   for (int i = 0; i < spins() / 4 + 1; ++i)
     if (poll()) return;
   const Waited waited;
-  for (int i = 0; i < yields(); ++i) {
-    std::this_thread::yield();
-    if (poll()) return;
-  }
+  if (yield_until(poll)) return;
   const Watch watch(policy_, waiting);
   for (int round = 0; !poll(); ++round) {
     nap(round);
