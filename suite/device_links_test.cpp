@@ -58,7 +58,13 @@ class OverDeviceLinks : public testing::TestWithParam<OnDevices> {
         {{"transport", std::string(name(GetParam().transport))}, {"ranks", std::to_string(ranks)}});
     // The library does not count its bytes, so the oracle of volume would not rule.
     flags.insert({{"tp-algorithm", "ours"}, {"dp-algorithm", "ours"}});
-    expect_ruled(small_steps::steps(flags), ranks);
+    // Every other case over each link, because the step's own code is the same.
+    const auto all = small_steps::steps(flags);
+    std::vector<harness::PlannedCase> some;
+    for (std::size_t i = GetParam().transport == machine::Transport::nccl ? 1 : 0; i < all.size();
+         i += 2)
+      some.push_back(all[i]);
+    expect_ruled(some.empty() ? all : some, ranks);
   }
 };
 

@@ -21,7 +21,7 @@ class EveryUnit : public ::testing::TestWithParam<std::string> {};
 // Under the sanitizer the references in double take most of the time, and many cases share the code
 // that it checks. Then a unit runs this many of its cases, evenly spread.
 #if defined(__SANITIZE_ADDRESS__)
-constexpr std::size_t most_cases = 12;
+constexpr std::size_t most_cases = 8;
 #else
 constexpr std::size_t most_cases = 1000;
 #endif

@@ -89,7 +89,9 @@ function(precompile target level)
   endif()
 endfunction()
 
-function(room_tests name tests)
+# BUSY: a filter of tests whose ranks keep all cores busy. They run alone, because beside another busy program each
+# message waits for its time slice.
+function(room_tests name tests busy)
   if(SHARDMARK_SANITIZE MATCHES thread)
     # Only tests that start threads are useful there.
     set(threaded)
@@ -110,8 +112,12 @@ function(room_tests name tests)
   target_compile_options(${name}_test PRIVATE -O0)
   precompile(${name}_test 0 <gtest/gtest.h> ${shardmark_precompiled})
   target_link_libraries(${name}_test PRIVATE ${name} GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${name})
+  if(busy)
+    gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 TEST_LIST busy_tests TEST_FILTER ${busy}
+                         PROPERTIES LABELS ${name} PROCESSORS 2)
+    set(others TEST_FILTER -${busy})
+  endif()
+  gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 ${others} PROPERTIES LABELS ${name})
 endfunction()
 
 # Runs a suite of a room's tests on four virtual GPUs, in the orders of streams that are not the default
@@ -132,7 +138,7 @@ function(test_on_virtual_gpus name suite)
 endfunction()
 
 function(room name)
-  cmake_parse_arguments(ARG "OBJECTS" "OPTIMIZE" "FOLDERS;PUBLIC;NEEDS;MAY_INCLUDE;WITHOUT;UNSANITIZED" ${ARGN})
+  cmake_parse_arguments(ARG "OBJECTS" "OPTIMIZE;BUSY" "FOLDERS;PUBLIC;NEEDS;MAY_INCLUDE;WITHOUT;UNSANITIZED" ${ARGN})
   files_below(sources "*.cpp" ${ARG_FOLDERS})
   files_below(headers "*.h" ${ARG_FOLDERS})
   set(tests ${sources})
@@ -170,5 +176,5 @@ function(room name)
   endif()
   precompile(${name} "${ARG_OPTIMIZE}" ${shardmark_precompiled})
   target_link_libraries(${name} PUBLIC ${ARG_MAY_INCLUDE} ${ARG_NEEDS})
-  room_tests(${name} "${tests}")
+  room_tests(${name} "${tests}" "${ARG_BUSY}")
 endfunction()

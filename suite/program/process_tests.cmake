@@ -19,7 +19,7 @@ function(process_test name script)
   # detect_leaks=0: MPI keeps memory until the process ends.
   add_test(NAME suite_${name}_test COMMAND ${SHARDMARK_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/program/${script}_test.py ${ARG_WORDS})
   set_tests_properties(suite_${name}_test PROPERTIES
-    LABELS "suite;processes;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+    LABELS "suite;processes;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 PROCESSORS 2
     ENVIRONMENT "SHARDMARK_PROGRAM=$<TARGET_FILE:shardmark>;SHARDMARK_LAUNCHER=${launcher};PYTHONDONTWRITEBYTECODE=1;ASAN_OPTIONS=detect_leaks=0;${ARG_ENVIRONMENT}")
 endfunction()
 
@@ -27,7 +27,7 @@ process_test(peer_data peer_data LABELS peer TIMEOUT 300)
 process_test(peer_moe peer_moe LABELS peer TIMEOUT 300 ENVIRONMENT SHARDMARK_MOE_VALUES=$<TARGET_FILE:moe_values>)
 process_test(disturbed_run disturbed_run TIMEOUT 600)
 process_test(kept_results kept_results TIMEOUT 600)
-set_tests_properties(suite_disturbed_run_test suite_kept_results_test PROPERTIES COST 80)  # they mostly wait
+set_tests_properties(suite_disturbed_run_test suite_kept_results_test PROPERTIES COST 80 PROCESSORS 1)  # they mostly wait
 if(SHARDMARK_SANITIZE)
   return()
 endif()
@@ -41,7 +41,7 @@ if(SHARDMARK_CUDA STREQUAL "VIRTUAL")
   process_test(check_gpu_full check_gpu WORDS AllSteps LABELS full TIMEOUT 1800)
   process_test(gpu_matrix gpu_matrix WORDS CrossSection TIMEOUT 900)
   process_test(gpu_matrix_full gpu_matrix WORDS Matrix LABELS full TIMEOUT 36000)
-  set_tests_properties(suite_gpu_matrix_test PROPERTIES PROCESSORS 2 COST 90)
+  set_tests_properties(suite_gpu_matrix_test PROPERTIES COST 90)
   set_tests_properties(suite_gpu_matrix_full_test PROPERTIES RUN_SERIAL ON)
 endif()
 process_test(documents_full documents WORDS Commands LABELS full TIMEOUT 1800 ENVIRONMENT SHARDMARK_DOCUMENTS=all)

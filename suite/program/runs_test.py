@@ -134,7 +134,10 @@ class GoodRun(TemporaryFolder):
         done = shardmark("run", "gpt_step", "--model", "tiny", "--ranks", "4", "--tp", "2", "--pp", "1", "--dp", "2", "--transport", "mpi",
                          "--dtype", "float", "--sequence-parallel", "on", "--zero-stage", "0,1", "--global-batch-size", "4",
                          "--recompute-granularity", "none", "--schedule", "1f1b", "--freeze", "none",
-                         "--gradient-compression", "none", "--offload_optimizer", "none", "--tp-algorithm", "library",
+                         "--gradient-compression", "none", "--offload_optimizer", "none", "--offload_param", "none",
+                         "--optimizer", "adamw", "--model-args", "none", "--uneven-tokens", "off", "--use-flash-attn", "off",
+                         "--communication-data-type", "default", "--grad-accum-dtype", "default", "--tp-comm-overlap", "off",
+                         "--tp-algorithm", "library",
                          "--dp-algorithm", "all_reduce=library,reduce_scatter=library,all_gather=library", "--max-seconds", "0.05",
                          "--no-limits", "--out", self.path("run"), env=NO_FIGURES, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
