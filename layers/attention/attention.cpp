@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <utility>
+
 #include "machine/base/error.h"
 #include "machine/world/step_clock.h"
 
@@ -191,9 +193,7 @@ machine::AttentionOptions Attention::options_of(const Saved& saved, std::int64_t
                       saved.draw.first_token / sequence_ * all_heads + head, all_heads}};
 }
 
-void Attention::attend_blockwise(Saved& saved, Category kept) const {
-  saved.log_sum_exp = context_.row_values(saved.qkv.rows() * heads_, kept);
-  saved.context = context_.tensor({saved.qkv.rows(), heads_ * head_}, kept);
+void Attention::compute_blocks(const Saved& saved) const {
   for (std::int64_t block = 0; block < blocks(); ++block) {
     const auto [q, k, v] = block_of(saved.qkv, block);
     flash_attention(context_.stream(), q, k, v, options_of(saved, block),
@@ -202,7 +202,21 @@ void Attention::attend_blockwise(Saved& saved, Category kept) const {
   }
 }
 
+void Attention::attend_blockwise(Saved& saved, Category kept) const {
+  const bool again = context_.recompute_core_attention;
+  const std::int64_t tokens = saved.qkv.rows();
+  saved.log_sum_exp = context_.row_values(tokens * heads_, again ? Category::buffers : kept);
+  saved.context = context_.tensor({tokens, heads_ * head_}, kept);
+  compute_blocks(saved);
+  if (again) saved.log_sum_exp = Tensor();
+}
+
 void Attention::attend_blockwise_backward(const Tensor& d_context, Saved& saved) const {
+  if (context_.recompute_core_attention) {
+    const machine::During again(machine::Part::recompute);
+    saved.log_sum_exp = context_.row_values(saved.qkv.rows() * heads_, Category::buffers);
+    compute_blocks(saved);  // writes the same bits to the context
+  }
   for (std::int64_t block = 0; block < blocks(); ++block) {
     const auto [q, k, v] = block_of(saved.qkv, block);
     const auto [d_q, d_k, d_v] = block_of(saved.d_qkv, block);
@@ -245,14 +259,24 @@ void Attention::attend_over_cp(Saved& saved, Category kept) {
     over_cp_ =
         std::make_unique<ContextAttention>(context_.cp, context_.device, context_.dtype,
                                            HeadShape{sequences, heads_, groups_, head_}, scale_);
-  const Parts parts = make_parts(tokens, over_cp_->keeps_parts() ? kept : Category::buffers);
+  const bool again = context_.recompute_core_attention;
+  const Parts parts =
+      make_parts(tokens, over_cp_->keeps_parts() || again ? kept : Category::buffers);
   copy_columns(saved.qkv, parts, Copy::to_parts);
   saved.qkv = Tensor();
   saved.context = context_.tensor({tokens, heads_ * head_}, kept);
-  over_cp_->forward({parts.q, parts.k, parts.v, saved.context, {}}, saved.over_cp, kept);
+  const Attended tensors{parts.q, parts.k, parts.v, saved.context, {}};
+  over_cp_->forward(tensors, saved.over_cp, again ? Category::buffers : kept);
+  if (!again) return;
+  saved.over_cp = {};
+  saved.parts = tensors;
 }
 
 AttentionGradients Attention::attend_over_cp_backward(const Tensor& d_context, Saved& saved) const {
+  if (context_.recompute_core_attention) {
+    const machine::During again(machine::Part::recompute);
+    over_cp_->forward(std::exchange(saved.parts, {}), saved.over_cp, Category::buffers);
+  }
   const Parts parts = make_parts(d_context.rows(), Category::buffers);
   const AttentionGradients gradients{parts.q, parts.k, parts.v};
   over_cp_->backward(d_context, gradients, saved.over_cp);

@@ -63,6 +63,7 @@ class Attention {
     Tensor x, qkv, probabilities, log_sum_exp, context;  // x is the caller's
     Tensor all_d_y, d_qkv;            // of all rows; without sequence parallelism the caller's d_y
     ContextAttention::Saved over_cp;  // with context parallelism, in place of qkv and log_sum_exp
+    Attended parts;                   // and in place of over_cp if that is recomputed
     Draw draw;
     const std::int32_t* lengths = nullptr;
     RelativeBias bias;  // the caller's
@@ -110,6 +111,7 @@ class Attention {
   // Compute context from qkv, and d_qkv from d_context.
   void attend(Saved& saved, Category kept) const;
   void attend_blockwise(Saved& saved, Category kept) const;
+  void compute_blocks(const Saved& saved) const;  // the context and its log-sum-exp
   void attend_backward(const Tensor& d_context, Saved& saved, const Tensor& d_bias) const;
   void attend_blockwise_backward(const Tensor& d_context, Saved& saved) const;
   void attend_over_cp(Saved& saved, Category kept);

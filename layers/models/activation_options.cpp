@@ -57,10 +57,6 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_
     machine::reject(
         "distribute-saved-activations does not support sequence-parallel; leave out one of the "
         "two");
-  if (use_flash_attn && recompute_granularity == RecomputeGranularity::selective)
-    machine::reject(
-        "recompute-granularity selective does not support use-flash-attn, which keeps no "
-        "probabilities; leave out one of the two");
   if (recompute_num_layers < 1 || recompute_num_layers > layers_of_stage)
     machine::reject("recompute-num-layers is {}; expected 1 to {}, the layers of a stage",
                     recompute_num_layers, layers_of_stage);

@@ -16,7 +16,7 @@ namespace layers {
 
 enum class RecomputeGranularity : unsigned char {
   none,
-  selective,  // the scores and probabilities of core attention, in every layer
+  selective,  // core attention, in every layer; over cp with its messages
   full,       // whole layers, from their input
 };
 enum class RecomputeMethod : unsigned char {
@@ -43,7 +43,7 @@ struct ActivationOptions {
   // Throws std::invalid_argument that names the key, its value and a valid value. sequence_parallel
   // and distribute_saved_activations require tp 2 or more and exclude each other; options of full
   // recomputation require granularity full; recompute_num_layers is at most the layers of a stage;
-  // selective recomputation does not support use_flash_attn. fused_epilogues requires biases.
+  // fused_epilogues requires biases.
   void validate(const GptConfig& config, int tp, int layers_of_stage) const;
   // Throws std::invalid_argument if sequence_parallel is set and tp does not divide the tokens of a
   // micro-batch. sequence: the rows of a sequence on a context-parallel rank.

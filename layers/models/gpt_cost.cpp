@@ -121,6 +121,13 @@ int recomputed_layers(const GptConfig& config, const StageCase& stage) {
   return static_cast<int>(count);
 }
 
+// Returns the layers whose core attention is computed again.
+int recomputed_attentions(const GptConfig& config, const StageCase& stage) {
+  if (stage.options.recompute_granularity == RecomputeGranularity::selective)
+    return layers_of(config, stage);
+  return recomputed_layers(config, stage);
+}
+
 }  // namespace
 
 ContextCost core_attention_cost(const GptConfig& config, const StageCase& stage) {
@@ -235,7 +242,7 @@ std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const
   if (stage.stage.last()) calls.leave(1);
   calls.enter(blocks_of(config, stage).exits());
   calls.leave(blocks_of(config, stage).entries());
-  calls.attend(recomputed_layers(config, stage), layers_of(config, stage));
+  calls.attend(recomputed_attentions(config, stage), layers_of(config, stage));
   calls.exchange(&MoeCost::backward_input, 0, static_cast<std::size_t>(layers_of(config, stage)));
   for (const LayerGroup& group :
        layer_groups(stage.options, static_cast<std::size_t>(layers_of(config, stage)))) {
@@ -288,7 +295,7 @@ ContextMessages backward_input_messages(const GptConfig& config, const StageCase
     if (group.recomputed) exchange(all, config, stage, &MoeCost::forward, group.begin, group.end);
   if (stage.cp.ranks == 1) return all;
   const ContextCost cost = core_attention_cost(config, stage);
-  add(all, cost.forward.messages, recomputed_layers(config, stage));
+  add(all, cost.forward.messages, recomputed_attentions(config, stage));
   add(all, cost.backward.messages, layers_of(config, stage));
   return all;
 }

@@ -260,9 +260,7 @@ std::vector<Costs> cost_cases() {
           cases.push_back({config, tp, stages, sequences, dtype, options});
           options.tp_comm = {};
         }
-        if (stacks || options.recompute_num_layers > 1 ||
-            options.recompute_granularity == RecomputeGranularity::selective)
-          continue;
+        if (stacks || options.recompute_num_layers > 1) continue;
         options.use_flash_attn = true;
         cases.push_back({config, tp, stages, sequences, dtype, options});
         options.use_flash_attn = false;

@@ -18,13 +18,12 @@ namespace {
 struct Sizes {
   std::size_t n, c, A, E, t, L, M, own, border, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
       log_sum_exp, logits;
-  bool first_stage, last_stage, selective;
+  bool first_stage, last_stage, selective, attends_again;  // attends_again: blockwise attention
   bool over_cp, keeps_parts;  // attention is over cp: q, k and v are apart; backward reads them
   ContextCost context{};
   // Own rows of the transform in an encoder's head, and of the types in its embedding; else 0.
   std::size_t transform = 0;
-  // Of an encoder-decoder: elements of the relative bias of all pairs of positions, and of its
-  // table.
+  // Of an encoder-decoder: elements of the relative bias of all pairs of positions and its table.
   std::size_t pairs = 0, table = 0, spread = 0;  // spread: of positions that are made consecutive
   int first_block = 0, encoder_layers = 0;       // encoder_layers: 0 without an encoder-decoder
   std::vector<Mixture> mixtures{};               // of each block
@@ -58,9 +57,10 @@ struct Sizes {
         first_stage(stage.stage.first()),
         last_stage(stage.stage.last()),
         selective(stage.options.recompute_granularity == RecomputeGranularity::selective),
+        attends_again(selective && stage.options.use_flash_attn),
         over_cp(stage.cp.ranks > 1),
-        keeps_parts(over_cp && stage.cp.options.comm_type != CpCommType::a2a &&
-                    !stage.cp.options.is_hybrid()) {
+        keeps_parts(over_cp && (attends_again || (stage.cp.options.comm_type != CpCommType::a2a &&
+                                                  !stage.cp.options.is_hybrid()))) {
     if (config.encoder()) transform = own;
     for (std::size_t block = 0; block < L; ++block) mixtures.emplace_back(config, stage, block);
     first_block = stage.stage.blocks(config).begin;
@@ -183,11 +183,12 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
     norm1 = forward, qkv, split, core, context, projection,
     cross_norm, cross_q, cross_kv, cross_core, cross_context, cross_projection, fc1 = of_mlp, fc2, end = of_mlp + of_experts,
     d_mlp = d_of_mlp, d_fc1, d_norm2 = d_of_mlp + of_experts, d_cross, d_cross_core, d_cross_q, d_cross_kv, d_cross_norm,
-    d_again, d_core, d_return, d_join, d_qkv,
+    d_again, d_attend, d_core, d_return, d_join, d_qkv,
     w_mlp = weight_half, w_cross, w_attention
   };
   using enum Held;
-  const std::size_t again = z.selective ? z.P : 0;
+  const std::size_t again = z.selective ? z.P : 0, of_core = z.P + z.log_sum_exp + z.context.kept,
+                    core_again = z.selective ? of_core : 0;
   const auto crossed = [cross = z.crosses(block)](std::size_t bytes) { return cross ? bytes : 0; };
   const auto ended = [end = z.ends_encoder(block)](std::size_t bytes) { return end ? bytes : 0; };
   const std::size_t q = crossed(z.M / z.t), P = crossed(z.P), gathered = crossed(z.gathered),
@@ -205,14 +206,12 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
       {now,   "qkv before its split", z.over_cp ? z.qkv : 0, qkv, split},
       {saved, "q, k and v", z.keeps_parts ? z.qkv : 0, split, d_core},
       {now,   "q, k and v, otherwise", z.over_cp && !z.keeps_parts ? z.qkv : 0, split, core},
-      {saved, "kept by attention over cp", z.context.kept, core, d_core},
       {now,   "attention over cp", z.context.forward.buffers, core, core},
       {now,   "scores", z.P, core, core},
       {now,   "relative bias of all pairs", z.pairs * z.E, core, core},
-      {now,   "probabilities, if recomputed", again, core, context},
-      {saved, "probabilities, otherwise", z.P - again, core, d_core},
+      {now,   "probabilities or log of the sum of exp, if recomputed", core_again, core, context},
+      {saved, "the same, otherwise", of_core - core_again, core, d_core},
       {now,   "probabilities dropped", z.P_dropped, context, context},
-      {saved, "log of the sum of exp", z.log_sum_exp, core, d_core},
       {saved, "context", z.M / z.t, z.over_cp ? core : context, w_attention},
       {now,   "residual before its scatter", z.gathered, projection, projection},
       {saved, "cross norm", own, cross_norm, w_cross},
@@ -260,15 +259,16 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
       {later, "d_residual", z.own, cross ? d_cross_norm : d_norm2,
        z.passes_on() ? w_attention : input_end},
       {later, "d_residual dropped", z.dropped, d_again, z.gathered > 0 ? d_qkv : w_attention},
-      {later, "d_residual of all rows", z.gathered, d_core, w_attention},
+      {later, "d_residual of all rows", z.gathered, d_attend, w_attention},
       {later, "d_norm1", z.own, d_again, done},
       {later, "d_qkv", z.qkv, z.over_cp ? d_join : d_again, qkv_end},
       {now,   "gradients of q, k and v", z.over_cp ? z.qkv : 0, d_core, d_join},
       {now,   "backward of attention over cp", z.context.backward.buffers, d_core, d_core},
       {now,   "its end", z.context.backward.buffers_at_end, d_return, d_return},
+      {now,   "attention over cp again", z.attends_again ? z.context.forward.buffers : 0, d_attend, d_attend},
       {now,   "scores again", again, d_again, d_again},
-      {now,   "probabilities again", again, d_again, d_core},
-      {now,   "d_context", z.M / z.t, d_core, z.over_cp ? d_return : d_core},
+      {now,   "probabilities or log of the sum of exp again", core_again, d_again, d_core},
+      {now,   "d_context", z.M / z.t, d_attend, z.over_cp ? d_return : d_core},
       {now,   "probabilities dropped, then d_scores", z.P, d_core, d_core},
       {now,   "gradient of the relative bias", z.pairs * z.A + z.table * (z.A + z.E), d_core, d_core},
       {now,   "d_norm1 before its scatter", z.gathered, d_qkv, d_qkv},

@@ -223,6 +223,19 @@ TEST(Gpt, RecomputingChangesNothing) {
   }
 }
 
+TEST(Gpt, RecomputingBlockwiseAttentionChangesNothing) {
+  for (const GptConfig& shape : {even, other(even), bert(even)})
+    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+      GptCase run{.config = shape, .tp = 2, .dtype = dtype, .sequences = 2};
+      run.options.use_flash_attn = true;
+      const GptResult want = train(run);
+      run.options.recompute_granularity = RecomputeGranularity::selective;
+      const GptResult seen = train(run);
+      EXPECT_EQ(seen.loss, want.loss);
+      EXPECT_EQ(seen.gradients, want.gradients) << name(dtype);
+    }
+}
+
 TEST(Gpt, RejectsRowsThatTpDoesNotDivide) {
   on_ranks(2, Dtype::float32, [&](Rank& rank) {
     GptCase run{.config = config, .tp = 2, .dtype = Dtype::float32};

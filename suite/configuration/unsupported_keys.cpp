@@ -76,16 +76,9 @@ constexpr Reason refused[] = {
      "activation_checkpointing.number_checkpoints pipeline.activation_checkpoint_interval=0"},
     {"nothing is synchronized there", "",
      "activation_checkpointing.synchronize_checkpoint_boundary=false"},
-    {"DeepSpeed has no such key and ignores it; the model's own argument "
-     "selects the recomputed layers",
-     "Megatron's --recompute-granularity",
-     "activation_checkpointing.enable activation_checkpointing.enabled"},
-    {"DeepSpeed has no such key and ignores it", "Megatron's --recompute-granularity selective",
-     "activation_checkpointing.checkpoint_granularity"},
     {"values depend only on the seed and their index", "", "pipeline.seed_layers=false"},
     {"messages between stages are sharded by sequence parallelism",
      "Megatron's --sequence-parallel", "pipeline.pipe_partitioned=* pipeline.grad_partitioned=*"},
-    {"DeepSpeed has no such key and ignores it", "pipeline.stages", "pipeline_parallel.enabled"},
     {"degrees must divide extents", "", "tensor_parallel.tp.tp_grain_size=1"},
     {only_gpt, "tensor_parallel.autotp_size",
      "tensor_parallel.partition_config tensor_parallel.preset_model"},
@@ -129,6 +122,14 @@ constexpr Reason refused[] = {
 };
 
 constexpr Reason ignored[] = {
+    // Users paste these keys.
+    {"DeepSpeed has no such key and ignores it; the model's own argument "
+     "selects the recomputed layers",
+     "Megatron's --recompute-granularity",
+     "activation_checkpointing.enable activation_checkpointing.enabled"},
+    {"DeepSpeed has no such key and ignores it", "Megatron's --recompute-granularity selective",
+     "activation_checkpointing.checkpoint_granularity"},
+    {"DeepSpeed has no such key and ignores it", "pipeline.stages", "pipeline_parallel.enabled"},
     {"the program has its own measurements and records", "",
      "steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level timers "
      "activation_checkpointing.profile comms_logger flops_profiler --log-interval "

@@ -32,9 +32,6 @@ std::string why_no_case(const LayerTraits& traits, const LayerCase& c) {
   if (!why.empty()) return why;
   for (const auto& [what, value] : traits.claims(c).cut)
     if (why = not_divided(what, value, "ranks", c.ranks); !why.empty()) return why;
-  if (c.use_flash_attn && c.recomputes_core())
-    return "recompute-granularity selective does not support use-flash-attn, which keeps no "
-           "probabilities";
   if (c.tp_comm_overlap && c.ranks == 1) return "tp-comm-overlap requires ranks 2 or more (got 1)";
   if (!c.sequence_parallel) return {};
   if (c.ranks == 1) return "sequence-parallel requires ranks 2 or more (got 1)";
@@ -190,9 +187,13 @@ Sweep<LayerCase> layer_sweep(const LayerTraits& traits) {
   slice(quick, "whole rows", {}, {});
   slice(quick, "four ranks", {vary(&Case::ranks, {4}), vary(&Case::sequence_parallel, {true})},
         {llama, again});
-  if (traits.has_heads)
+  if (traits.has_heads) {
+    slice(quick, "blockwise, recomputed", {vary(&Case::use_flash_attn, {true})}, {again});
+    slice(smoke, "blockwise, recomputed",
+          {vary(&Case::ranks, {2}), vary(&Case::use_flash_attn, {true})}, {again});
     slice(quick, "blockwise",
           {vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::use_flash_attn, {true})}, {llama});
+  }
   // Covers ranks whose rows begin and end within a sequence, and ranks with one row.
   for (const auto& [transport, rows, length, dtype] :
        {std::tuple(Transport::mpi, 2, 21, Dtype::bfloat16),

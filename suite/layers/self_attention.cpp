@@ -25,19 +25,21 @@ LayerClaims claims(const LayerCase& c) {
   const bool blockwise = c.use_flash_attn;
   const std::size_t P = blockwise ? 0 : z.E * rows * static_cast<std::size_t>(s);
   const std::size_t again = c.recomputes_core() ? P : 0;
+  const std::size_t rows_again = blockwise && c.recomputes_core() ? rows * z.A : 0;
   const std::int64_t biases = model.disable_bias_linear ? 0 : qkv_columns / t + h;
   return {
       .cut = {{"num-attention-heads", c.num_attention_heads}, {"num-query-groups", groups}},
       .parameters = h * (qkv_columns + h) / t + biases,
       .calls = calls_of_two_products(c),
-      .saved = qkv + part + (P - again) + (blockwise ? rows * z.A : 0),
+      .saved = qkv + part + (P - again) + (blockwise && !c.recomputes_core() ? rows * z.A : 0),
       .saved_for_weights = part,
       // Forward holds the scores, and the probabilities if they are recomputed. Backward keeps
       // d_qkv and d_y of all rows until it ends. It frees d_context, d_scores and recomputed
       // probabilities before it allocates x or d_x of all rows. With tp-comm-overlap it holds both
       // at once.
-      .buffers = std::max({z.gathered, P + again,
-                           qkv + z.gathered + std::max(part + P + again, z.rows_of_first(c))}),
+      .buffers = std::max(
+          {z.gathered, P + again, rows_again,
+           qkv + z.gathered + std::max(part + P + again + rows_again, z.rows_of_first(c))}),
       // Megatron-LM counts the causal half of core attention.
       .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (h * (qkv_columns + h) + s * h)) /
                static_cast<double>(t),

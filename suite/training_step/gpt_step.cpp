@@ -169,8 +169,8 @@ struct GptStep : StepUnit {
     add(edges, "optimizers",
         pairs + Variations{vary("optimizer", {"lion"}), vary("zero-stage", {"1"})},
         grids({4}, {2}, {1}, {2}));
-    // Covers every algorithm of attention over cp: positions and dropout by global index, tokens
-    // that do not count, gradients reduced at dp 1, and ZeRO stages over dp x cp.
+    // Covers every algorithm of attention over cp, gradients reduced at dp 1, and ZeRO over dp x
+    // cp.
     const Variations hidden_dropout{tiny, batch, vary("model-args", {"--hidden-dropout 0.1"})};
     add(edges, "contexts",
         hidden_dropout + over_cp("p2p", "zigzag") +
@@ -186,6 +186,10 @@ struct GptStep : StepUnit {
         grids({4}, {1}, {2}, {1}, {2}));
     add(edges, "contexts", Variations{tiny, batch} + over_cp("a2a+p2p", "zigzag"),
         grids({4}, {1}, {1}, {1}, {4}));
+    // Recomputed attention sends the messages of its forward again.
+    for (const char* type : {"p2p", "a2a", "all_gather"})
+      add(edges, "contexts", {tiny, batch, vary("recompute-granularity", {"selective"})},
+          over_cp(type, "zigzag") + grids({2}, {1}, {1}, {1}, {2}));
     // Covers an encoder: padding, token types, masked tokens, and the hidden layer of its head.
     const auto encoder = vary("model", {"bert_tiny"});
     add(full, "encoders",
