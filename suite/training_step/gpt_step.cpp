@@ -64,7 +64,7 @@ struct GptStep : StepUnit {
     add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
     // Covers tokens that do not count, and SGD: each on all grids, and both in every ZeRO stage.
     for (const auto& [uneven, optimizer] :
-         {std::pair("on", "adamw"), {"off", "sgd"}, {"off", "lion"}})
+         {std::pair("on", "adamw"), {"off", "sgd"}, {"off", "lion"}, {"on", "lamb"}})
       for (const auto& [pp, stage] : {std::pair(std::vector{1}, "2"), {std::vector{2, 4}, "1"}})
         for (const auto& [tp, rows] : {std::pair(std::vector{1}, "off"), {std::vector{2, 4}, "on"}})
           add(full, "uneven",
@@ -169,6 +169,13 @@ struct GptStep : StepUnit {
     add(edges, "optimizers",
         pairs + Variations{vary("optimizer", {"lion"}), vary("zero-stage", {"1"})},
         grids({4}, {2}, {1}, {2}));
+    // Norms of parameters over tp and dp, of a table that two stages hold, and with padding.
+    add(edges, "optimizers",
+        pairs + Variations{vary("optimizer", {"lamb"}), vary("zero-stage", {"1"}), rows_cut},
+        grids({8}, {2}, {2}, {2}));
+    add(edges, "optimizers",
+        pairs + Variations{vary("optimizer", {"lamb"}), vary("zero-stage", {"3"}), in_bfloat16},
+        grids({3}, {1}, {1}, {3}));
     // Covers every algorithm of attention over cp: positions and dropout by global index, tokens
     // that do not count, gradients reduced at dp 1, and ZeRO stages over dp x cp.
     const Variations hidden_dropout{tiny, batch, vary("model-args", {"--hidden-dropout 0.1"})};

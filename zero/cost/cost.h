@@ -87,7 +87,8 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 //   and
 //               a bucket on the wire, if communication_data_type differs
 //   optimizer   states of the owned elements (optimizer.h)
-//   buffers     the decay mask and the norm's doubles, and the staging of allgather_bucket_size
+//   buffers     the decay mask and the norm's doubles, and the staging of allgather_bucket_size;
+//               with LAMB its sums and scratch (zero/stages/lamb.h) in place of the mask
 //   compression residuals, codes and sums of gradient_compression, in host memory of their own;
 //               selected: the largest of all steps
 // With an offloaded optimizer the device holds only the states and buffers of the elements that
