@@ -70,7 +70,7 @@ double GlobalNorm::sum_of_squares(const std::function<Tensor(Range)>& gradients)
 std::vector<double> sum_over_ranks(Communicator* communicator, std::vector<double> mine,
                                    const Tensor& partials, const Tensor& gathered,
                                    const std::string& all_gather) {
-  if (!communicator || communicator->size() == 1) return mine;
+  if (!communicator || communicator->size() == 1 || mine.empty()) return mine;
   const auto ranks = static_cast<std::int64_t>(communicator->size());
   const Tensor all = gathered.slice(0, {ranks * partials.size()});
   from_doubles(partials, mine);
