@@ -166,16 +166,12 @@ struct GptStep : StepUnit {
         {tiny, in_bfloat16, vary("schedule", {"gpipe"}), vary("zero-stage", {"0"}),
          vary("global-batch-size", {"9"})},
         grids({6}, {1}, {2}, {3}));
-    add(edges, "optimizers",
-        pairs + Variations{vary("optimizer", {"lion"}), vary("zero-stage", {"1"})},
-        grids({4}, {2}, {1}, {2}));
-    // Norms of parameters over tp and dp, of a table that two stages hold, and with padding.
-    add(edges, "optimizers",
-        pairs + Variations{vary("optimizer", {"lamb"}), vary("zero-stage", {"1"}), rows_cut},
-        grids({8}, {2}, {2}, {2}));
-    add(edges, "optimizers",
-        pairs + Variations{vary("optimizer", {"lamb"}), vary("zero-stage", {"3"}), in_bfloat16},
-        grids({3}, {1}, {1}, {3}));
+    // Covers LAMB's norms over tp and dp, and of a table that two stages hold.
+    for (const auto& [rule, stage, grid] : {std::tuple("lion", "1", tp_and_dp),
+                                            {"lamb", "1", three},
+                                            {"lamb", "3", grids({3}, {1}, {1}, {3})}})
+      add(edges, "optimizers",
+          pairs + grid + Variations{vary("optimizer", {rule}), vary("zero-stage", {stage})});
     // Covers every algorithm of attention over cp: positions and dropout by global index, tokens
     // that do not count, gradients reduced at dp 1, and ZeRO stages over dp x cp.
     const Variations hidden_dropout{tiny, batch, vary("model-args", {"--hidden-dropout 0.1"})};
