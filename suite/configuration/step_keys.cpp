@@ -11,6 +11,8 @@ namespace {
 using Config = const TrainingConfig&;
 
 constexpr double below_one = 1 - 0x1p-53, tiny = 1e-300;
+constexpr std::string_view one_bit =
+    "a step sums gradients, not momenta (compressed_all_reduce --algorithm one_bit runs the sum)";
 constexpr Limits degree() { return {.least = 1, .most = 1e5}; }
 
 const Needs half{"fp16.enabled",
@@ -103,7 +105,12 @@ std::vector<Key> step_keys() {
       axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
       axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
            {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb"},
-            .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}}}),
+            .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}},
+            .refused = {{"OneBitAdam", one_bit},
+                        {"OneBitLamb", one_bit},
+                        {"ZeroOneAdam", one_bit},
+                        {"one_bit_adam", one_bit},
+                        {"one_bit_lamb", one_bit}}}),
       axis("offload_optimizer", "zero_optimization.offload_optimizer.device",
            AT(zero.options.offload_optimizer.device), "storage of the optimizer's states",
            {.choices = {"none", "cpu", "nvme"}}),
