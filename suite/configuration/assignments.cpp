@@ -35,6 +35,10 @@ std::string chosen(const std::string& said, const Origin& origin, const Limits& 
     if (lower(from) == lower(said)) return std::string(to);
   for (const std::string& choice : limits.choices)
     if (lower(choice) == lower(said)) return choice;
+  for (const auto& [name, why] : limits.refused)
+    if (lower(name) == lower(said))
+      reject("{} is {}, which is not supported: {}; known: {}", origin.text(), in_quotes(said), why,
+             fmt::join(limits.choices, ", "));
   const std::string near = machine::nearest(said, limits.choices);
   if (near.empty())
     reject("{} is {}; known: {}", origin.text(), in_quotes(said), fmt::join(limits.choices, ", "));

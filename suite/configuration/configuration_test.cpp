@@ -1,5 +1,6 @@
 // Published ds_config.json files and arguments of Megatron-LM, and invalid ones.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -312,9 +313,32 @@ TEST_F(Configuration, UnknownKeysSuggestTheNearest) {
                {"zero_hpz_partition_size (8) is not honoured", "ZeRO++"});
   expect_words(refusal(with(R"("autotuning": {"enabled": true})")),
                {"autotuning", "shardmark run"});
-  expect_words(refusal(with(R"("optimizer": {"type": "Lamb"})")), {"'Lamb'", "adamw"});
+  expect_words(refusal(with(R"("optimizer": {"type": "Adafactor"})")), {"'Adafactor'", "adamw"});
+  for (const char* name : {"OneBitAdam", "OneBitLamb"})
+    expect_words(refusal(with(fmt::format(R"("optimizer": {{"type": "{}"}})", name))),
+                 {name, "not supported", "momenta", "one_bit"});
   expect_words(refusal(with(R"("optimizer": {"params": {"max_grad_norm": 1.0}})")),
                {"gradient_clipping"});
+}
+
+TEST_F(Configuration, LambHasItsLimits) {
+  const auto lamb = [this](const char* type, const char* more) {
+    return with(fmt::format(
+        R"("optimizer": {{"type": "{}", "params": {{"max_coeff": 0.5, "min_coeff": 0.05, "eps": 1e-6{}}}}})",
+        type, more));
+  };
+  for (const char* type : {"Lamb", "FusedLamb"}) {
+    const zero::Rule rule = resolve(lamb(type, "")).config.optimizer.rule();
+    const auto* const got = std::get_if<zero::Lamb>(&rule);
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->max_coeff, 0.5);
+    EXPECT_EQ(got->min_coeff, 0.05);
+    EXPECT_EQ(got->epsilon, 1e-6);
+  }
+  expect_words(refusal(lamb("Lamb", R"(, "eps_inside_sqrt": true)")), {"eps_inside_sqrt"});
+  std::string warnings;
+  for (const std::string& warning : resolve(lamb("AdamW", "")).warnings) warnings += warning + "\n";
+  expect_words(warnings, {"optimizer.params.max_coeff", "optimizer.type Lamb"});
 }
 
 TEST_F(Configuration, OlderNamesAreMapped) {

@@ -33,6 +33,8 @@ struct Limits {
   double least = 0, most = 1e15;
   std::vector<std::string> choices{};
   std::vector<std::pair<std::string_view, std::string_view>> synonyms{};  // from, to
+  // Known values that are not supported, and the reason.
+  std::vector<std::pair<std::string_view, std::string_view>> refused{};
 };
 
 enum class Effect : unsigned char { honoured, planned, refused, ignored };

@@ -11,6 +11,8 @@ namespace {
 using Config = const TrainingConfig&;
 
 constexpr double below_one = 1 - 0x1p-53, tiny = 1e-300;
+constexpr std::string_view one_bit =
+    "a step sums gradients, not momenta (compressed_all_reduce --algorithm one_bit runs the sum)";
 constexpr Limits degree() { return {.least = 1, .most = 1e5}; }
 
 const Needs half{"fp16.enabled",
@@ -18,11 +20,12 @@ const Needs half{"fp16.enabled",
 const Needs dynamic{"fp16.enabled and a dynamic loss scale",
                     [](Config c) { return half.met(c) && c.precision.constant_loss_scale == 0; }};
 const Needs adamw{"optimizer.type AdamW", [](Config c) { return c.optimizer.type == "adamw"; }};
-const Needs with_betas{"optimizer.type AdamW or Lion", [](Config c) {
-                         return c.optimizer.type == "adamw" || c.optimizer.type == "lion";
+const Needs lamb{"optimizer.type Lamb", [](Config c) { return c.optimizer.type == "lamb"; }};
+const Needs with_betas{"optimizer.type AdamW, Lamb or Lion", [](Config c) {
+                         return c.optimizer.type != "sgd" && c.optimizer.type != "rmsprop";
                        }};
-const Needs with_epsilon{"optimizer.type AdamW or RMSprop", [](Config c) {
-                           return c.optimizer.type == "adamw" || c.optimizer.type == "rmsprop";
+const Needs with_epsilon{"optimizer.type AdamW, Lamb or RMSprop", [](Config c) {
+                           return c.optimizer.type != "sgd" && c.optimizer.type != "lion";
                          }};
 const Needs sgd{"optimizer.type SGD", [](Config c) { return c.optimizer.type == "sgd"; }};
 const Needs rmsprop{"optimizer.type RMSprop",
@@ -101,7 +104,13 @@ std::vector<Key> step_keys() {
            {.choices = {"uniform", "parameters", "profile"}, .synonyms = {{"best", "uniform"}}}),
       axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
       axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
-           {.choices = {"adamw", "sgd", "rmsprop", "lion"}, .synonyms = {{"Adam", "adamw"}}}),
+           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb"},
+            .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}},
+            .refused = {{"OneBitAdam", one_bit},
+                        {"OneBitLamb", one_bit},
+                        {"ZeroOneAdam", one_bit},
+                        {"one_bit_adam", one_bit},
+                        {"one_bit_lamb", one_bit}}}),
       axis("offload_optimizer", "zero_optimization.offload_optimizer.device",
            AT(zero.options.offload_optimizer.device), "storage of the optimizer's states",
            {.choices = {"none", "cpu", "nvme"}}),
@@ -172,6 +181,10 @@ std::vector<Key> step_keys() {
       row("--sgd-momentum", "optimizer.params.momentum", AT(optimizer.momentum),
           {.most = below_one}, &sgd),
       row("", "optimizer.params.alpha", AT(optimizer.smoothing), {.most = below_one}, &rmsprop),
+      row("", "optimizer.params.max_coeff", AT(optimizer.max_coeff), {.least = tiny, .most = 1e30},
+          &lamb),
+      row("", "optimizer.params.min_coeff", AT(optimizer.min_coeff), {.least = tiny, .most = 1e30},
+          &lamb),
       {.megatron = "--clip-grad",
        .deepspeed = "gradient_clipping",
        .field = AT(optimizer.clipping),

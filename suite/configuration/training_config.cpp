@@ -22,6 +22,9 @@ zero::Rule TrainingConfig::Optimizer::rule() const {
   }
   if (type == "rmsprop") return zero::RmsProp{learning_rate, smoothing, epsilon, weight_decay};
   if (type == "lion") return zero::Lion{learning_rate, betas[0], betas[1], weight_decay};
+  if (type == "lamb")
+    return zero::Lamb{learning_rate, betas[0],  betas[1], epsilon,
+                      weight_decay,  min_coeff, max_coeff};
   if (!decoupled_decay) return zero::Adam{learning_rate, betas[0], betas[1], epsilon, weight_decay};
   return zero::AdamW{learning_rate, betas[0], betas[1], epsilon, weight_decay};
 }

@@ -22,10 +22,11 @@ constexpr std::string_view only_gpt = "models here are GPTs, trained densely";
 constexpr std::string_view in_samples = "schedules count updates, not samples";
 
 constexpr Reason refused[] = {
-    {"Adam always uses it", "", "optimizer.params.bias_correction=true"},
+    {"Adam and LAMB always use it", "", "optimizer.params.bias_correction=true"},
     {missing, "",
      "optimizer.params.amsgrad=false optimizer.params.dampening=0 "
-     "optimizer.params.nesterov=false optimizer.params.centered=false --apply-layernorm-1p "
+     "optimizer.params.nesterov=false optimizer.params.centered=false "
+     "optimizer.params.eps_inside_sqrt=false --apply-layernorm-1p "
      "--qk-layernorm"},
     {"DeepSpeed itself clips by another key", "gradient_clipping",
      "optimizer.params.max_grad_norm=0"},

@@ -47,10 +47,23 @@ double adams(double learning_rate, double epsilon, const std::vector<double>& gr
   return learning_rate * (std::sqrt(jumps + moved) + std::sqrt(scaled));
 }
 
+double lambs(const zero::Lamb& lamb, const std::vector<double>& gradient, double relative,
+             double factor, double size) {
+  const double error = adams(1, lamb.epsilon, gradient, relative, factor);
+  double squares = 0;
+  for (const double g : gradient) squares += std::pow(g / (std::abs(g) + lamb.epsilon), 2);
+  // The decay may be opposed to Adam's direction.
+  const double least = std::sqrt(squares) - lamb.weight_decay * size - error;
+  const double ratio = size == 0    ? 1
+                       : least <= 0 ? std::max(1.0, lamb.max_coeff)  // 1 if the update is 0
+                                    : std::clamp(size / least, lamb.min_coeff, lamb.max_coeff);
+  return lamb.learning_rate * ratio * error;
+}
+
 }  // namespace
 
 double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradient,
-                        double relative, double factor) {
+                        double relative, double factor, double size) {
   const double any_sign = 2 * std::sqrt(static_cast<double>(gradient.size()));
   if (const auto* adam = std::get_if<zero::Adam>(&rule))
     return adam->weight_decay > 0
@@ -58,6 +71,8 @@ double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradi
                : adams(adam->learning_rate, adam->epsilon, gradient, relative, factor);
   if (const auto* adamw = std::get_if<zero::AdamW>(&rule))
     return adams(adamw->learning_rate, adamw->epsilon, gradient, relative, factor);
+  if (const auto* lamb = std::get_if<zero::Lamb>(&rule))
+    return lambs(*lamb, gradient, relative, factor, size);
   if (const auto* lion = std::get_if<zero::Lion>(&rule))
     return adams(lion->learning_rate, 0, gradient, relative, 0);
   if (const auto* rms = std::get_if<zero::RmsProp>(&rule)) {

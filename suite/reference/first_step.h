@@ -6,7 +6,9 @@
 // lr. A larger error changes the sign: 2 lr. RMSProp's step with smoothing a is the same with lr
 // and epsilon over sqrt(1 - a). Lion's step is lr times the sign of g, so epsilon is 0. SGD's step,
 // with or without momentum, is lr g. If the gradient contains the decay, Adam and RMSProp may
-// change any sign.
+// change any sign. LAMB's step is lr r(|u|) u, where u is Adam's direction with the decay and r the
+// quotient of norms between its limits. r never grows with |u|, so an error d of u changes the step
+// by at most lr |d| times the largest r on the way, which is that of |u| - |d|.
 
 #include <vector>
 
@@ -16,8 +18,9 @@ namespace suite {
 
 // Returns a bound for all errors whose 2-norm is at most `relative` times the gradient's. gradient:
 // the optimizer's input, divided and clipped. Its scale may have the relative error `factor`. An
-// element that is exactly zero (of a token that does not occur) is zero in any precision.
+// element that is exactly zero (of a token that does not occur) is zero in any precision. size: the
+// norm of the parameter's values, for LAMB.
 double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradient,
-                        double relative, double factor);
+                        double relative, double factor, double size = 0);
 
 }  // namespace suite

@@ -61,6 +61,47 @@ TEST(FirstStep, BoundHoldsForGradientErrors) {
   EXPECT_GT(nearest, 0.9);  // the bound is not far above the largest distance
 }
 
+// LAMB's step of a whole parameter, with the limits in effect and without.
+TEST(FirstStep, BoundHoldsForLamb) {
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> normal;
+  double nearest = 0;
+  for (int trial = 0; trial < 600; ++trial) {
+    const zero::Lamb lamb{.learning_rate = 0.1,
+                          .epsilon = 1e-3,
+                          .weight_decay = trial % 2 == 0 ? 0.1 : 0,
+                          .min_coeff = 0.2,
+                          .max_coeff = 2};
+    std::vector<double> values, gradient;
+    for (int i = 0; i < 6; ++i) {
+      values.push_back(std::pow(10.0, trial % 3 - 1) * normal(random));
+      gradient.push_back(1e-3 * normal(random));
+    }
+    const auto step = [&](const std::vector<double>& g) {
+      std::vector<double> all;
+      for (std::size_t i = 0; i < g.size(); ++i)
+        all.push_back(g[i] / (std::abs(g[i]) + lamb.epsilon) + lamb.weight_decay * values[i]);
+      const double ratio = std::clamp(norm(values) / norm(all), lamb.min_coeff, lamb.max_coeff);
+      for (double& one : all) one *= lamb.learning_rate * ratio;
+      return all;
+    };
+    const double relative = std::pow(10.0, -3.0 + trial % 3);
+    const double bound = first_step_bound(lamb, gradient, relative, 0, norm(values));
+    std::vector<double> error;
+    for (std::size_t i = 0; i < gradient.size(); ++i) error.push_back(normal(random));
+    const double size = norm(error);
+    std::vector<double> other = gradient;
+    for (std::size_t i = 0; i < gradient.size(); ++i)
+      other[i] += error[i] * relative * norm(gradient) / size;
+    const std::vector<double> a = step(gradient), b = step(other);
+    std::vector<double> difference;
+    for (std::size_t i = 0; i < a.size(); ++i) difference.push_back(a[i] - b[i]);
+    EXPECT_LE(norm(difference), bound * (1 + 1e-12)) << trial;
+    nearest = std::max(nearest, norm(difference) / bound);
+  }
+  EXPECT_GT(nearest, 0.5);
+}
+
 TEST(FirstStep, BoundHoldsForWrongFactors) {
   const std::vector<double> gradient{1e-8, 3e-8, 1e-3};
   for (const double factor : {1e-6, 1e-2}) {

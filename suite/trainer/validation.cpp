@@ -8,6 +8,7 @@
 #include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/model_chunks.h"
 #include "zero/stages/compressed_reduction.h"
+#include "zero/stages/lamb.h"
 
 namespace suite {
 namespace {
@@ -139,6 +140,8 @@ void validate(const TrainingConfig& config) {
   validate_experts(config);
   validate_batch(config);
   check(options.offload_param, stage, options.offload_optimizer);
+  check_lamb(config.step_options(), config.precision.dtype, config.gradient_dtype(),
+             config.expert_parallel);
   config.learning_rate();
   validate_pipeline(config);
   validate_algorithms(config);

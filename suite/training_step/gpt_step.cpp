@@ -38,7 +38,6 @@ struct GptStep : StepUnit {
     harness::Sweep<Case> sweep = step_sweep(request, {{"global-batch-size", "24"}});
     const auto floats = vary("dtype", {"float", "bfloat16"});
     const auto in_bfloat16 = vary("dtype", {"bfloat16"});
-    const auto mpi = vary("transport", {"mpi"});
     const auto stages = vary("zero-stage", {"0", "1", "2", "3"});
     const auto schedules = vary("schedule", {"gpipe", "1f1b"});  // gpt_grid has all schedules
     const auto every = grids({1, 2, 3, 4, 8}, {1, 2, 4}, {1, 2, 4}, {1, 2, 3, 4, 8});
@@ -51,7 +50,8 @@ struct GptStep : StepUnit {
     };
     const std::vector full{acceptance, paper};
     add(full, "grids", {floats, schedules, vary("zero-stage", {"0", "1"})}, every);
-    add(full, "transports", {mpi, floats, schedules, vary("zero-stage", {"0", "1"})}, several);
+    add(full, "transports",
+        {vary("transport", {"mpi"}), floats, schedules, vary("zero-stage", {"0", "1"})}, several);
     const Variations held{vary("sequence-parallel", {"off", "on"}),
                           vary("recompute-granularity", {"none", "selective", "full"}),
                           vary("distribute-saved-activations", {"off", "on"}),
@@ -64,7 +64,7 @@ struct GptStep : StepUnit {
     add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
     // Covers tokens that do not count, and SGD: each on all grids, and both in every ZeRO stage.
     for (const auto& [uneven, optimizer] :
-         {std::pair("on", "adamw"), {"off", "sgd"}, {"off", "lion"}})
+         {std::pair("on", "adamw"), {"off", "sgd"}, {"off", "lion"}, {"on", "lamb"}})
       for (const auto& [pp, stage] : {std::pair(std::vector{1}, "2"), {std::vector{2, 4}, "1"}})
         for (const auto& [tp, rows] : {std::pair(std::vector{1}, "off"), {std::vector{2, 4}, "on"}})
           add(full, "uneven",
@@ -93,7 +93,7 @@ struct GptStep : StepUnit {
     const auto full_recompute = vary("recompute-granularity", {"full"});
     const auto rows_cut = vary("sequence-parallel", {"on"});
     add({quick}, "each degree", {batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
-    add({quick}, "all degrees", {batch, mpi}, three);
+    add({quick}, "all degrees", {batch, vary("transport", {"mpi"})}, three);
     add({quick}, "all degrees", {batch, in_bfloat16, vary("sequence-parallel", {"off", "on"})},
         three);
     add({quick}, "activations", {batch, vary("use-flash-attn", {"on"})}, tp_and_pp);
@@ -166,11 +166,13 @@ struct GptStep : StepUnit {
         {tiny, in_bfloat16, vary("schedule", {"gpipe"}), vary("zero-stage", {"0"}),
          vary("global-batch-size", {"9"})},
         grids({6}, {1}, {2}, {3}));
-    add(edges, "optimizers",
-        pairs + Variations{vary("optimizer", {"lion"}), vary("zero-stage", {"1"})},
-        grids({4}, {2}, {1}, {2}));
-    // Covers every algorithm of attention over cp, gradients reduced at dp 1, and ZeRO over dp x
-    // cp.
+    // Covers LAMB's norms over tp and dp, and of a table that two stages hold.
+    for (const auto& [rule, stage, grid] : {std::tuple("lion", "1", tp_and_dp),
+                                            {"lamb", "1", three},
+                                            {"lamb", "3", grids({3}, {1}, {1}, {3})}})
+      add(edges, "optimizers",
+          pairs + grid + Variations{vary("optimizer", {rule}), vary("zero-stage", {stage})});
+    // Covers all algorithms of attention over cp, gradients reduced at dp 1, ZeRO over dp x cp.
     const Variations hidden_dropout{tiny, batch, vary("model-args", {"--hidden-dropout 0.1"})};
     add(edges, "contexts",
         hidden_dropout + over_cp("p2p", "zigzag") +
@@ -186,7 +188,6 @@ struct GptStep : StepUnit {
         grids({4}, {1}, {2}, {1}, {2}));
     add(edges, "contexts", Variations{tiny, batch} + over_cp("a2a+p2p", "zigzag"),
         grids({4}, {1}, {1}, {1}, {4}));
-    // Recomputed attention sends the messages of its forward again.
     for (const char* type : {"p2p", "a2a", "all_gather"})
       add(edges, "contexts", {tiny, batch, vary("recompute-granularity", {"selective"})},
           over_cp(type, "zigzag") + grids({2}, {1}, {1}, {1}, {2}));
@@ -400,9 +401,8 @@ struct LlamaStep : GptStep {
   using GptStep::GptStep;
 };
 
-// Has the claim of gpt_step on all process grids of eight ranks with all schedules, ZeRO stages,
-// recomputation and dtypes, and with tokens that do not count. The model has a layer for every part
-// of the longest pipeline and a head for every rank.
+// Has the claim of gpt_step on all process grids of eight ranks. The model has a layer for every
+// part of the longest pipeline and a head for every rank.
 struct GptGrid : GptStep {
   static constexpr std::string_view name = "gpt_grid";
   static constexpr std::string_view about =

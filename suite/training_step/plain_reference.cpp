@@ -80,6 +80,7 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
   rule.kind = optimizer.type == "rmsprop" ? rmsprop
               : optimizer.type == "sgd"   ? sgd
               : optimizer.type == "lion"  ? lion
+              : optimizer.type == "lamb"  ? lamb
               : optimizer.decoupled_decay ? adamw
                                           : adam;
   rule.beta1 = optimizer.betas[0];
@@ -88,6 +89,8 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
   rule.decay = optimizer.weight_decay;
   rule.momentum = optimizer.momentum;
   rule.smoothing = optimizer.smoothing;
+  rule.least_ratio = optimizer.min_coeff;
+  rule.largest_ratio = optimizer.max_coeff;
   rule.largest_norm = optimizer.clipping;
   return rule;
 }

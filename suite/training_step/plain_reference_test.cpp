@@ -136,6 +136,13 @@ TEST(PlainReference, AgreesWithTheLayersInDouble) {
                      c.optimizer.type = "rmsprop";
                      c.optimizer.clipping = 0;
                    }));
+  expect_agreement("lamb, with ratios at both limits", tiny("tiny", [](TrainingConfig& c) {
+                     c.optimizer.type = "lamb";
+                     c.optimizer.weight_decay = 0.1;
+                     c.optimizer.max_coeff = 0.3;
+                     c.optimizer.min_coeff = 0.1;
+                     c.optimizer.epsilon = 1e-3;  // the keys' biases have gradients of roundoffs
+                   }));
   // Without biases: the gradient of the keys' is zero but for roundoffs, whose signs are arbitrary.
   expect_agreement("lion, without biases", tiny("llama_tiny", [](TrainingConfig& c) {
                      c.optimizer.type = "lion";

@@ -84,6 +84,7 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
         ParameterHistory& mine = history.parameters[parameter->name];
         mine.layer = parameter->layer;
         mine.first_gradient = unscaled_gradient(trainer, *parameter);
+        mine.first_norm = norm(to_doubles(parameter->value));
       }
     if (probe > 0 && !skips) {
       std::map<std::string, double> sizes;
@@ -242,7 +243,8 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
     for (double& value : gradient) value *= reference.exact.gradient_factor;
     // The clip factor has the relative error of the norm, at most that of the worst gradient.
     bound.after_one =
-        first_step_bound(first_rule(config), gradient, relative, gradient_epsilon(config));
+        first_step_bound(first_rule(config), gradient, relative, gradient_epsilon(config),
+                         undisturbed.parameters.at(name).first_norm);
     bound.after_all = std::max(bound.after_all, bound.after_one);  // a changed sign may stay
     // Lion's steps have one size. Where an element turns back, rounding may turn it a step earlier
     // or later.

@@ -61,7 +61,7 @@ void set(const Key& key, TrainingConfig& config, std::string_view text) {
 // Sets the values of keys that neither an axis nor a configuration sets.
 void choose_usual(TrainingConfig& config) {
   TrainingConfig::Optimizer& optimizer = config.optimizer;
-  if (optimizer.type == "adamw" || optimizer.type == "lion") optimizer.weight_decay = 0.01;
+  if (optimizer.type != "sgd" && optimizer.type != "rmsprop") optimizer.weight_decay = 0.01;
   if (optimizer.type == "sgd") optimizer.learning_rate = 0.1;
   // A small model's gradients are far from the ends of half's range, so this scale skips no step.
   if (config.precision.dtype == machine::Dtype::float16)

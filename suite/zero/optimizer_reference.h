@@ -109,6 +109,9 @@ class OptimizerReference {
   Bounded direction(const zero::AdamW& options, Bounded gradient, Element& e) const {
     return add(adam(options, gradient, e), decay(options.weight_decay, e));
   }
+  Bounded direction(const zero::Lamb&, Bounded, Element&) const {
+    throw std::logic_error("LAMB updates whole parameters");
+  }
   // The sign of a number that is smaller than its error is not known.
   Bounded direction(const zero::Lion& options, Bounded gradient, Element& e) const {
     const Bounded moved = smoothed(options.beta1, e.first, gradient);

@@ -7,6 +7,7 @@
 #include "zero/cost/memory_cost.h"
 #include "zero/optimizers/global_norm.h"
 #include "zero/stages/compressed_reduction.h"
+#include "zero/stages/lamb.h"
 #include "zero/stages/prefetch.h"
 #include "zero/stages/publisher.h"
 
@@ -208,6 +209,13 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   calls.add("pp", Operation::all_gather, Dtype::float64, plan.pp, partials, 1, "norm");
   if (norm_sharded)
     calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, partials, 1, "norm");
+  if (std::holds_alternative<Lamb>(options.rule)) {
+    const std::int64_t sums = parameter_sums(plan, layout, sharded).own;
+    calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, sums, 1, "norms of parameters");
+    if (sharded)
+      calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, sums, 1,
+                "norms of parameters");
+  }
   return calls.take();
 }
 
@@ -282,7 +290,8 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
           gradients + on_wire,
           states.device_optimizer,
           states.device_buffers +
-              bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging,
+              bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging +
+              (std::holds_alternative<Lamb>(rule) ? lamb_buffers(plan, layout, sharded) : 0),
           states.host_optimizer,
           states.host_buffers + away.buffers,
           away.host,

@@ -13,6 +13,8 @@
 //   stage 1    (d-1)/d Psi (E_w + E_v)
 //   stage 2    (d-1)/d Psi (m E_w + E_v)          reduced in every micro-batch
 //   stage 3    (d-1)/d Psi (m E_w + m u E_v)      persistent parameters: E_v once, not m u times
+// LAMB also gathers two doubles a parameter over tp and, if it is sharded, over dp. Without shards
+// it gathers two doubles over tp for each of the d shards.
 // Without reduce_scatters, stages 1 and 2 send 2 E_w for each E_w. With gradient_compression,
 // stages 0 and 1 send the bytes of collectives/compression/volume.h for each segment in place of
 // E_w. With stage3_max_reuse_distance u is the number of uses that find their part not gathered: 1
@@ -87,7 +89,8 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 //   and
 //               a bucket on the wire, if communication_data_type differs
 //   optimizer   states of the owned elements (optimizer.h)
-//   buffers     the decay mask and the norm's doubles, and the staging of allgather_bucket_size
+//   buffers     the decay mask and the norm's doubles, and the staging of allgather_bucket_size;
+//               with LAMB its sums and scratch (zero/stages/lamb.h) in place of the mask
 //   compression residuals, codes and sums of gradient_compression, in host memory of their own;
 //               selected: the largest of all steps
 // With an offloaded optimizer the device holds only the states and buffers of the elements that

@@ -60,25 +60,24 @@ double GlobalNorm::sum_of_squares(const std::function<Tensor(Range)>& gradients)
   each([&](std::size_t shard, std::size_t segment, Range) {
     partials[shard] += squares[shard * num_segments + segment] / layout_.segments[segment].replicas;
   });
-  partials = sum_over(tp_, std::move(partials));
-  partials = sum_over(pp_, std::move(partials));
-  partials = sum_over(dp_, std::move(partials));
+  for (Communicator* const group : {tp_, pp_, dp_})
+    partials = sum_over_ranks(group, std::move(partials), partials_, gathered_, all_gather_);
   double sum = 0;
   for (const double partial : partials) sum += partial;
   return sum;
 }
 
-// Gathers the values and adds them in the order of the ranks, so all ranks and algorithms get the
-// same bits.
-std::vector<double> GlobalNorm::sum_over(Communicator* communicator, std::vector<double> mine) {
-  if (!communicator || communicator->size() == 1) return mine;
+std::vector<double> sum_over_ranks(Communicator* communicator, std::vector<double> mine,
+                                   const Tensor& partials, const Tensor& gathered,
+                                   const std::string& all_gather) {
+  if (!communicator || communicator->size() == 1 || mine.empty()) return mine;
   const auto ranks = static_cast<std::int64_t>(communicator->size());
-  const Tensor all = gathered_.slice(0, {ranks * partials_.size()});
-  from_doubles(partials_, mine);
-  communicator->all_gather(partials_, all, all_gather_);
-  const std::vector<double> gathered = to_doubles(all);
+  const Tensor all = gathered.slice(0, {ranks * partials.size()});
+  from_doubles(partials, mine);
+  communicator->all_gather(partials, all, all_gather);
+  const std::vector<double> theirs = to_doubles(all);
   std::fill(mine.begin(), mine.end(), 0.0);
-  for (std::size_t i = 0; i < gathered.size(); ++i) mine[i % mine.size()] += gathered[i];
+  for (std::size_t i = 0; i < theirs.size(); ++i) mine[i % mine.size()] += theirs[i];
   return mine;
 }
 

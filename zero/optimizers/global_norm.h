@@ -27,6 +27,13 @@ inline bool norm_is_sharded(bool sharded, const GradientPlan& plan) {
 }
 NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded);
 
+// Gathers each rank's doubles, `mine` of the size of `partials`, and returns their sums in the
+// order of the ranks, so all ranks and algorithms get the same bits. gathered: memory for the
+// doubles of all ranks. A null communicator has one rank.
+std::vector<double> sum_over_ranks(collectives::Communicator* communicator,
+                                   std::vector<double> mine, const Tensor& partials,
+                                   const Tensor& gathered, const std::string& all_gather);
+
 class GlobalNorm {
  public:
   // sharded: norm_is_sharded.
@@ -39,8 +46,6 @@ class GlobalNorm {
   double sum_of_squares(const std::function<Tensor(Range)>& gradients);
 
  private:
-  std::vector<double> sum_over(collectives::Communicator* communicator, std::vector<double> mine);
-
   machine::Device& device_;
   const Layout& layout_;
   collectives::Communicator *tp_, *pp_, *dp_;  // dp_: null unless sharded

@@ -22,6 +22,7 @@ const std::vector<std::pair<std::string, Rule>>& rules() {
 }  // namespace
 
 std::string_view name(const Rule& rule) {
+  if (std::holds_alternative<Lamb>(rule)) return "lamb";
   for (const auto& [name, other] : rules())
     if (other.index() == rule.index()) return name;
   return "?";
@@ -45,7 +46,7 @@ KeptStates kept_states(const Rule& rule, Dtype value) {
           .first_moment = !sgd && !std::holds_alternative<RmsProp>(rule),
           .second_moment = !sgd && !std::holds_alternative<Momentum>(rule) &&
                            !std::holds_alternative<Lion>(rule),
-          .mask = !sgd};
+          .mask = !sgd && !std::holds_alternative<Lamb>(rule)};
 }
 
 std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value) {
@@ -64,36 +65,48 @@ Decay decay_of(const std::vector<std::uint8_t>& decay_mask) {
                                                    : Decay::nowhere;
 }
 
-Optimizer::Optimizer(Rule rule, Tensor values, const std::vector<std::uint8_t>& decay_mask)
-    : rule_(rule), values_(std::move(values)), master_(values_) {
-  SHARDMARK_CHECK(decay_mask.size(), ==, static_cast<std::size_t>(values_.size()));
-  machine::Device& device = values_.device();
-  const Dtype dtype = collectives::gradient_dtype(values_.dtype());
-  const KeptStates kept = kept_states(rule_, values_.dtype());
-  if (kept.master) master_ = Tensor(device, dtype, values_.shape(), Category::optimizer);
-  values_changed();
-  const auto make = [&](Tensor& moment) {
-    moment = Tensor(device, dtype, values_.shape(), Category::optimizer);
-    device.stream().kernels().fill(moment, 0);
+RangeStates make_states(const Rule& rule, const Tensor& values) {
+  machine::Device& device = values.device();
+  machine::Kernels& kernels = device.stream().kernels();
+  const Dtype dtype = collectives::gradient_dtype(values.dtype());
+  const KeptStates kept = kept_states(rule, values.dtype());
+  RangeStates states{values, values, {}, {}};
+  const auto make = [&](Tensor& state) {
+    state = Tensor(device, dtype, values.shape(), Category::optimizer);
   };
-  if (kept.first_moment) make(first_moment_);
-  if (kept.second_moment) make(second_moment_);
-  if (!kept.mask) return;
+  if (kept.master) {
+    make(states.master);
+    kernels.cast(values, states.master);
+  }
+  for (const auto& [keeps, moment] : {std::pair(kept.first_moment, &states.first_moment),
+                                      {kept.second_moment, &states.second_moment}}) {
+    if (!keeps) continue;
+    make(*moment);
+    kernels.fill(*moment, 0);
+  }
+  return states;
+}
+
+Optimizer::Optimizer(Rule rule, const Tensor& values, const std::vector<std::uint8_t>& decay_mask)
+    : rule_(rule), states_(make_states(rule_, values)) {
+  SHARDMARK_CHECK(decay_mask.size(), ==, static_cast<std::size_t>(values.size()));
+  if (mask_bytes_per_element(rule_) == 0) return;
   decay_ = decay_of(decay_mask);
+  machine::Device& device = values.device();
   decay_mask_ = device.allocate(decay_mask.size(), Category::buffers);
   device.stream().copy(decay_mask_.data(), decay_mask.data(), decay_mask.size());
   device.stream().synchronize();
 }
 
 void Optimizer::values_changed() {
-  if (master_.data() != values_.data()) values_.device().stream().kernels().cast(values_, master_);
+  const auto& [values, master, first, second] = states_;
+  if (master.data() != values.data()) values.device().stream().kernels().cast(values, master);
 }
 
 void Optimizer::update(const Tensor& gradient, double gradient_scale) {
   ++steps_;
   update_range(rule_, steps_, gradient, gradient_scale, decay_,
-               static_cast<const std::uint8_t*>(decay_mask_.data()),
-               {values_, master_, first_moment_, second_moment_});
+               static_cast<const std::uint8_t*>(decay_mask_.data()), states_);
 }
 
 void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
@@ -105,7 +118,9 @@ void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
   std::visit(
       [&](auto options) {
         using Options = decltype(options);
-        if constexpr (std::is_same_v<Options, Sgd>) {
+        if constexpr (std::is_same_v<Options, Lamb>) {
+          throw std::logic_error("LAMB updates whole parameters");
+        } else if constexpr (std::is_same_v<Options, Sgd>) {
           kernels.sgd(gradient, gradient_scale, options.learning_rate, master, values);
         } else {
           if (decay == Decay::nowhere) options.weight_decay = 0;

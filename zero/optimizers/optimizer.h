@@ -14,8 +14,9 @@
 //   RMSProp       2       4            8            8      (and the second moment)
 //   Lion          2       4            8            8      (and the first moment)
 //   Adam, AdamW   3       8           12           16      (and both moments)
+//   LAMB          3       8           12           16      (and both moments)
 // In units of 16-bit weights the numbers are twice as large: 2, 4, 4, 4 and 6. The decay mask of
-// all rules except plain SGD, one byte per element, is a buffer and is counted separately.
+// all rules except plain SGD and LAMB, one byte per element, is a buffer and is counted separately.
 //
 // A step of AdamW over 16-bit values reads gradient, master and moments (16 bytes per element) and
 // writes master, moments and values (14 bytes). It reads one more byte if the mask differs between
@@ -44,11 +45,18 @@ using RmsProp = machine::RmsProp;
 using Adam = machine::Adam;
 using AdamW = machine::AdamW;
 using Lion = machine::Lion;
-using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam, Lion>;
+// Its update needs the norms of whole parameters (stages/lamb.h), so an Optimizer rejects it. Names
+// and defaults of the ratio's limits are DeepSpeed's.
+struct Lamb {
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  double min_coeff = 0.01, max_coeff = 10;
+};
+using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam, Lion, Lamb>;
 
-// The names are "sgd", "momentum", "rmsprop", "adam", "adamw" and "lion". find_rule returns the
-// rule with its default options.
+// The names are "sgd", "momentum", "rmsprop", "adam", "adamw", "lion" and "lamb".
 std::string_view name(const Rule& rule);
+// The rules that update a flat range without its parameters: all but "lamb". find_rule returns the
+// rule with its default options.
 std::vector<std::string> rule_names();
 Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest
 
@@ -66,6 +74,8 @@ std::size_t mask_bytes_per_element(const Rule& rule);
 struct RangeStates {
   Tensor values, master, first_moment, second_moment;
 };
+// Returns the states of these values: moments of zero, and a master copy if the rule keeps one.
+RangeStates make_states(const Rule& rule, const Tensor& values);
 enum class Decay : unsigned char { everywhere, masked, nowhere };
 // Summarizes the mask. A uniform mask need not be read.
 Decay decay_of(const std::vector<std::uint8_t>& decay_mask);
@@ -79,7 +89,7 @@ class Optimizer {
  public:
   // values [elements]: the range that this optimizer updates; one byte of decay_mask for each
   // element.
-  Optimizer(Rule rule, Tensor values, const std::vector<std::uint8_t>& decay_mask);
+  Optimizer(Rule rule, const Tensor& values, const std::vector<std::uint8_t>& decay_mask);
 
   // Runs one step. gradient [elements], in the gradient's dtype, is multiplied by gradient_scale
   // first.
@@ -89,17 +99,17 @@ class Optimizer {
 
   Rule& rule() { return rule_; }  // a learning-rate schedule writes here
   std::int64_t steps() const { return steps_; }
-  void set_steps(std::int64_t steps) { steps_ = steps; }  // for loaded states
-  const Tensor& master() const { return master_; }        // the values if no master is kept
+  void set_steps(std::int64_t steps) { steps_ = steps; }   // for loaded states
+  const Tensor& master() const { return states_.master; }  // the values if no master is kept
   // Empty if the rule has no such moment. The first moment of Momentum is the velocity.
-  const Tensor& first_moment() const { return first_moment_; }
-  const Tensor& second_moment() const { return second_moment_; }
+  const Tensor& first_moment() const { return states_.first_moment; }
+  const Tensor& second_moment() const { return states_.second_moment; }
 
-  RangeStates states() const { return {values_, master_, first_moment_, second_moment_}; }
+  const RangeStates& states() const { return states_; }
 
  private:
   Rule rule_;
-  Tensor values_, master_, first_moment_, second_moment_;
+  RangeStates states_;
   machine::Memory decay_mask_;
   Decay decay_ = Decay::everywhere;
   std::int64_t steps_ = 0;

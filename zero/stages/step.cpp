@@ -8,6 +8,7 @@
 #include "machine/base/reject.h"
 #include "machine/world/step_clock.h"
 #include "zero/stages/data_parallel.h"
+#include "zero/stages/lamb.h"
 #include "zero/stages/stage1.h"
 #include "zero/stages/stage2.h"
 #include "zero/stages/stage3.h"
@@ -64,6 +65,10 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
     const auto bucket = std::find_if(buckets.begin(), buckets.end(), has);
     bucket_of_owned_.push_back(static_cast<std::size_t>(bucket - buckets.begin()));
     each.decay_mask = context_.states.decay_mask(context_.plan, each.range);
+  }
+  if (std::holds_alternative<Lamb>(context_.options.rule)) {
+    optimizer_ = std::make_unique<LambOptimizer>(context_, owned);
+    return;
   }
   const StateOptions& where = context_.options.offload_optimizer;
   machine::Device& host = where.device == OffloadDevice::none ? context_.device() : host_memory();

@@ -8,6 +8,7 @@
 #include "machine/base/error.h"
 #include "machine/base/reject.h"
 #include "zero/stages/compressed_reduction.h"
+#include "zero/stages/lamb.h"
 
 namespace zero {
 
@@ -51,6 +52,7 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
     machine::reject("overlap_comm requires ep 1 (got {}), because one thread serves one group",
                     plan.ep);
   check_compression(stage, options, plan.dp, plan.gradient_dtype);
+  check_lamb(options, plan.value_dtype, plan.gradient_dtype, plan.ep);
   check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
   return options;

@@ -146,6 +146,22 @@ void compare_with_reference(machine::Degrees degrees, int stage, Dtype dtype,
   });
 }
 
+const Lamb lamb{.learning_rate = 0.01, .weight_decay = 0.1};
+
+TEST(Step, LambMatchesTheWholeModelInDouble) {
+  for (const machine::Degrees& degrees : grids)
+    for (int stage = 0; stage < num_stages; ++stage)
+      for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float64})
+        if (stage < 2 || dtype == Dtype::bfloat16)
+          compare_with_reference(degrees, stage, dtype, {.rule = lamb, .clip_norm = 0.25});
+  // A ratio is about 0.6, so these limit all of them.
+  Lamb above = lamb, below = lamb;
+  above.max_coeff = 0.3;
+  below.min_coeff = 2;
+  for (const Lamb& limited : {above, below})
+    compare_with_reference({.tp = 2, .dp = 2}, 1, Dtype::float32, {.rule = limited});
+}
+
 TEST(Step, MatchesTheWholeModelInDouble) {
   const AdamW adamw{.learning_rate = 0.01, .weight_decay = 0.1};
   for (const machine::Degrees& degrees : grids) {
@@ -186,7 +202,7 @@ TEST(Step, StagesAgreeBitForBit) {
         if (degrees.dp > 2 && algorithm == std::string("ring")) continue;
         for (Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
           for (double clip : {infinity, 0.25}) {
-            for (const Rule& rule : {Rule(AdamW{}), Rule(Sgd{0.1})}) {
+            for (const Rule& rule : {Rule(AdamW{}), Rule(Sgd{0.1}), Rule(lamb)}) {
               const StepOptions options{rule, clip, algorithm, algorithm, algorithm};
               std::vector<std::uint64_t> bits;
               for (int stage = 0; stage < num_stages; ++stage) {
@@ -235,7 +251,7 @@ TEST(Step, LedgerMatchesTheFormula) {
     machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
       for (int stage = 0; stage < num_stages; ++stage) {
         for (Dtype dtype : machine::floating_dtypes) {
-          for (const Rule& rule : {Rule(AdamW{}), Rule(Sgd{})}) {
+          for (const Rule& rule : {Rule(AdamW{}), Rule(Sgd{}), Rule(lamb)}) {
             SCOPED_TRACE(describe(degrees, stage, dtype));
             machine::Ledger& ledger = world.device().ledger();
             std::map<Category, std::size_t> before;
@@ -282,7 +298,8 @@ TEST(Step, TrafficMatchesTheFormula) {
         for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float64}) {
           for (const std::string algorithm : {"ring", "direct", ""}) {
             SCOPED_TRACE(describe(degrees, stage, dtype) + " " + algorithm);
-            const StepOptions options{AdamW{}, 1.0, algorithm, algorithm, algorithm};
+            const Rule rule = dtype == Dtype::bfloat16 ? Rule(lamb) : Rule(AdamW{});
+            const StepOptions options{rule, 1.0, algorithm, algorithm, algorithm};
             Trained trained(world, degrees, stage, dtype, options);
             const Communicators groups = trained.model.communicators();
             const std::map<std::string, collectives::Communicator*> by_name = {
@@ -379,6 +396,14 @@ TEST(Step, RejectsInvalidOptionsAndCalls) {
     EXPECT_THROW(make(0, groups, std::numeric_limits<double>::quiet_NaN()), std::invalid_argument);
     EXPECT_THROW(make(0, {}, 1), std::logic_error);
     EXPECT_THROW(make(1, {}, 1), std::logic_error);
+    const auto make_lamb = [&](const Lamb& rule, OffloadDevice device) {
+      return make_step(0, trained.states, trained.plan, groups,
+                       {.rule = rule, .offload_optimizer = {.device = device}});
+    };
+    EXPECT_THROW(make_lamb({.min_coeff = 2, .max_coeff = 1}, OffloadDevice::none),
+                 std::invalid_argument);
+    EXPECT_THROW(make_lamb({.min_coeff = 0}, OffloadDevice::none), std::invalid_argument);
+    EXPECT_THROW(make_lamb({}, OffloadDevice::cpu), std::invalid_argument);
     EXPECT_THROW(trained.step->update(), std::logic_error);
     trained.step->reduce();
     EXPECT_THROW(trained.step->reduce(), std::logic_error);

@@ -211,6 +211,10 @@ class Reference {
   void update(const Rule& rule, int step_number, Bounded clip) {
     const Bounded scale = constant(clip.value / divisor_) + Bounded{0, clip.error / divisor_};
     for (auto& [name, state] : states_) {
+      if (const auto* lamb = std::get_if<Lamb>(&rule)) {
+        update_whole(*lamb, step_number, scale, state);
+        continue;
+      }
       for (std::size_t i = 0; i < state.master.size(); ++i) {
         const Bounded g = state.gradient[i] * scale;
         Bounded& master = state.master[i];
@@ -245,6 +249,35 @@ class Reference {
     Declared declared;
     std::vector<Bounded> master, first, second, gradient;
   };
+
+  // LAMB: the step of a whole parameter.
+  void update_whole(const Lamb& o, int step_number, Bounded scale, State& state) const {
+    std::vector<Bounded> update;
+    for (std::size_t i = 0; i < state.master.size(); ++i) {
+      const Bounded g = state.gradient[i] * scale;
+      Bounded &m = state.first[i], &v = state.second[i];
+      m = constant(o.beta1) * m + constant(1 - o.beta1) * g;
+      v = constant(o.beta2) * v + constant(1 - o.beta2) * (g * g);
+      const Bounded corrected = m / constant(1 - std::pow(o.beta1, step_number));
+      const Bounded root = sqrt(v / constant(1 - std::pow(o.beta2, step_number)));
+      const Bounded shrink =
+          state.declared.decay ? constant(o.weight_decay) * state.master[i] : Bounded{};
+      update.push_back(corrected / (root + constant(o.epsilon)) + shrink);
+    }
+    const Bounded quotient = norm_of(state.master) / norm_of(update);
+    const Bounded ratio{std::clamp(quotient.value, o.min_coeff, o.max_coeff), quotient.error,
+                        roundoff_};
+    for (std::size_t i = 0; i < update.size(); ++i)
+      state.master[i] = state.master[i] - constant(o.learning_rate) * ratio * update[i];
+  }
+  Bounded norm_of(const std::vector<Bounded>& values) const {
+    double squares = 0, errors = 0;
+    for (const Bounded& value : values) {
+      squares += value.value * value.value;
+      errors += value.error * value.error;
+    }
+    return Bounded{std::sqrt(squares), std::sqrt(errors), roundoff_}.rounded();
+  }
 
   // In any order and grouping, a term passes at most n - 1 additions.
   Bounded sum_contributions(const std::string& name, const Placement& placement, std::int64_t index,

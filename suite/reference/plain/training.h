@@ -16,8 +16,9 @@
 //   gradient    of the sum, divided once by the number of those tokens in the whole step
 //   clipping    of the 2-norm of all gradients, each parameter once
 //   update      Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019,
-//               arXiv:1711.05101), Lion (Chen et al. 2023, arXiv:2302.06675), RMSProp, SGD with
-//               momentum; weights decay, biases and gains do not
+//               arXiv:1711.05101), Lion (Chen et al. 2023, arXiv:2302.06675), LAMB (You et al.
+//               2019, arXiv:1904.00962), RMSProp, SGD with momentum; weights decay, biases and
+//               gains do not
 
 #include <cstdint>
 #include <map>
@@ -54,11 +55,12 @@ struct Model {
 };
 
 struct Rule {
-  enum class Kind : unsigned char { sgd, rmsprop, adam, adamw, lion };
+  enum class Kind : unsigned char { sgd, rmsprop, adam, adamw, lion, lamb };
   Kind kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
-  double momentum = 0, smoothing = 0.99;  // of SGD and of RMSProp
-  double largest_norm = 0;                // of the gradient; 0: not clipped
+  double momentum = 0, smoothing = 0.99;          // of SGD and of RMSProp
+  double least_ratio = 0.01, largest_ratio = 10;  // of LAMB's norms of a parameter and its update
+  double largest_norm = 0;                        // of the gradient; 0: not clipped
 };
 
 // A router's decisions for a micro-batch: moe_reference.h.

@@ -1,5 +1,6 @@
 // The update of plain::Training: the optimizers.
 
+#include <algorithm>
 #include <cmath>
 
 #include "suite/reference/plain/training.h"
@@ -14,12 +15,14 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
     if (parameter.frozen) continue;
     const double decay = parameter.decays ? rule_.decay : 0;
     const std::vector<double>& gradient = used(name, parameter, sums);
+    std::vector<double> changes;  // of LAMB, which first needs their norm
+    double squares = 0, squares_of_changes = 0;
     for (std::size_t i = 0; i < parameter.value.size(); ++i) {
       double& value = parameter.value[i];
       double& first = parameter.first_moment[i];
       double& second = parameter.second_moment[i];
       double g = factor * gradient[i];
-      if (rule_.kind != adamw && rule_.kind != lion) g += decay * value;
+      if (rule_.kind != adamw && rule_.kind != lion && rule_.kind != lamb) g += decay * value;
       double change = g;
       if (rule_.kind == sgd) {
         change = first = rule_.momentum * first + g;
@@ -35,10 +38,22 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
         second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
         change = first / (1 - std::pow(rule_.beta1, step)) /
                  (std::sqrt(second / (1 - std::pow(rule_.beta2, step))) + rule_.epsilon);
-        if (rule_.kind == adamw) change += decay * value;
+        if (rule_.kind == adamw || rule_.kind == lamb) change += decay * value;
+      }
+      if (rule_.kind == lamb) {
+        squares += value * value;
+        squares_of_changes += change * change;
+        changes.push_back(change);
+        continue;
       }
       value -= learning_rate * change;
     }
+    double ratio = 1;
+    if (squares > 0 && squares_of_changes > 0)
+      ratio = std::min(rule_.largest_ratio,
+                       std::max(rule_.least_ratio, std::sqrt(squares / squares_of_changes)));
+    for (std::size_t i = 0; i < changes.size(); ++i)
+      parameter.value[i] -= learning_rate * ratio * changes[i];
   }
 }
 
