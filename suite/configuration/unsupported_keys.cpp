@@ -50,7 +50,6 @@ constexpr Reason refused[] = {
     {missing, "zero_optimization.offload_optimizer.device",
      "zero_optimization.offload_optimizer.super_offload=false"},
     {"ZeRO++ is not implemented", "",
-     "zero_optimization.zero_hpz_partition_size=0|1 "
      "zero_optimization.zero_quantized_weights=false "
      "zero_optimization.zero_quantized_gradients=false "
      "zero_optimization.zero_quantized_nontrainable_weights=false "

@@ -139,6 +139,10 @@ void validate(const TrainingConfig& config) {
   validate_experts(config);
   validate_batch(config);
   check(options.offload_param, stage, options.offload_optimizer);
+  check(options.plus_plus, {.stage = stage,
+                            .dp = config.shards(),
+                            .ep = config.expert_parallel,
+                            .offloads_values = options.offload_param.offloads()});
   config.learning_rate();
   validate_pipeline(config);
   validate_algorithms(config);

@@ -51,6 +51,10 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
     machine::reject("overlap_comm requires ep 1 (got {}), because one thread serves one group",
                     plan.ep);
   check_compression(stage, options, plan.dp, plan.gradient_dtype);
+  check(options.plus_plus, {.stage = stage,
+                            .dp = plan.dp,
+                            .ep = plan.ep,
+                            .offloads_values = options.offload_param.offloads()});
   check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
   return options;
@@ -83,6 +87,11 @@ StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan
   check(communicators.pp, "pp", plan.pp);
   check(communicators.dp, "dp", plan.dp);
   check(communicators.edp, "edp", plan.ep > 1 ? plan.size(Over::edp) : 1);
+  if (const int size = this->options.plus_plus.hpz_partition_size; size > 1) {
+    check(communicators.hpz, "hpz", size);
+    SHARDMARK_CHECK(communicators.hpz->rank(), ==, dp_rank() % size);
+    if (transfers_apart()) SHARDMARK_CHECK(communicators.hpz->link().has_own_stream(), ==, true);
+  }
   for (const Segment& segment : layout().segments)
     for (const Over over : segment.reduce)
       check(communicators.over(over), name(over), plan.size(over));
