@@ -271,13 +271,11 @@ Sweep<Case> zero_options_sweep() {
     sweep.slice({acceptance, paper}, "one at a time",
                 {vary(&Case::dtype, {float32, bfloat16, float16}), at_stages, three,
                  two_micro_batches, option, overlap, buckets});
-  const Variations all{three,
-                       vary(&Case::parameters, {10'007}),
-                       vary(&Case::reduce_bucket, {1500}),
-                       vary(&Case::all_gather_bucket, {500}),
-                       vary(&Case::prefetch_bucket, {3000}),
-                       vary(&Case::max_live, {5000}),
-                       vary(&Case::persistence_threshold, {1000})};
+  const Variations edges{
+      vary(&Case::parameters, {10'007}),     vary(&Case::reduce_bucket, {1500}),
+      vary(&Case::all_gather_bucket, {500}), vary(&Case::prefetch_bucket, {3000}),
+      vary(&Case::max_live, {5000}),         vary(&Case::persistence_threshold, {1000})};
+  const Variations all = Variations{three} + edges;
   const auto half_wire = vary(&Case::wire, {"half"});
   // Gradients in 16 bits in every ZeRO stage, on each wire, and with states and values elsewhere.
   const auto narrow = [](Dtype dtype) {
@@ -303,7 +301,7 @@ Sweep<Case> zero_options_sweep() {
       .slice({quick}, "secondary shards",
              two_hosts + Variations{two_micro_batches, overlap, buckets})
       .slice({smoke}, "smoke",
-             all + two_hosts +
+             edges + two_hosts +
                  Variations{vary(&Case::dtype, {bfloat16}), vary(&Case::micro_batches, {1, 3}),
                             vary(&Case::overlap, {false, true})});
   const auto stages_1_2 = vary(&Case::stage, {1, 2});
