@@ -70,8 +70,8 @@ TEST_F(ZeroPlusPlus, SecondaryShardsTakeTheSameSteps) {
     config.zero.stage = 3;
     config.zero.param_persistence_threshold = 100;
     config.zero.options.plus_plus.hpz_partition_size = size;
-    Trainer trainer(world, world.group(), world.device(), config,
-                    Corpus::generated(1, config.model.vocabulary));
+    const Corpus corpus = Corpus::generated(1, config.model.vocabulary);
+    Trainer trainer(world, world.group(), world.device(), config, corpus);
     for (int step = 0; step < 3; ++step) EXPECT_TRUE(trainer.step().updated);
     return trainer.hash_of_values();
   };

@@ -204,10 +204,6 @@ struct ZeroStep : ZeroStepCases {
     double all_s() const { return passes_s + reduce_s + update_s; }
   };
 
-  static double file_bytes(const zero::OffloadTraffic& moved) {
-    return static_cast<double>(moved.nvme_read + moved.nvme_written);
-  }
-
   // Alternates updates of states in a file with passes over the file that read and write the same
   // bytes without computation, on all ranks at once. Sets counters, as medians over rounds of the
   // slowest rank: update_s (with norm and publishing), file_pass_s, file_fraction (the pass over

@@ -71,6 +71,10 @@ inline bool has_paper_ratio(const ZeroStepCase& c) {
          c.max_reuse == 0 && c.ranks > 1 && c.micro_batches == 1;
 }
 
+inline double file_bytes(const zero::OffloadTraffic& moved) {
+  return static_cast<double>(moved.nvme_read + moved.nvme_written);
+}
+
 // Returns the bytes of gradients and values, if the norm is the only number in double.
 inline double sent_without_norm(const machine::Link& link) {
   double bytes = 0;

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "collectives/communicator/communicator.h"
-#include "machine/world/group.h"
 #include "zero/states/layout.h"
 
 namespace zero {
