@@ -45,7 +45,8 @@ TEST(SecondaryShards, ChangeNoBit) {
         seen.insert(seen.end(), values.begin(), values.end());
       }
       model.step->optimizer().visit(true, [](Range, const RangeStates& states) {
-        states.master.device().stream().kernels().scale(states.master, 0.5, states.master);
+        for (const machine::Tensor& loaded : {states.values, states.master})
+          loaded.device().stream().kernels().scale(loaded, 0.5, loaded);
       });
       model.step->values_loaded();
       model.whole_step(1);
