@@ -309,8 +309,8 @@ TEST_F(Configuration, UnknownKeysSuggestTheNearest) {
   EXPECT_EQ(refusal(with(R"("sparse_gradients": false, "amp": {"enabled": false, "x": 1},
                             "zero_optimization": {"zero_hpz_partition_size": 1}, "elasticity": {"enabled": false})")),
             "accepted");
-  expect_words(refusal(with(R"("zero_optimization": {"zero_hpz_partition_size": 8})")),
-               {"zero_hpz_partition_size (8) is not honoured", "ZeRO++"});
+  expect_words(refusal(with(R"("zero_optimization": {"zero_quantized_weights": true})")),
+               {"zero_quantized_weights (true) is not honoured", "ZeRO++"});
   expect_words(refusal(with(R"("autotuning": {"enabled": true})")),
                {"autotuning", "shardmark run"});
   expect_words(refusal(with(R"("optimizer": {"type": "Adafactor"})")), {"'Adafactor'", "adamw"});

@@ -33,6 +33,8 @@ std::vector<Selected> selected(const TrainingConfig& config) {
   const TrainingConfig::Algorithms& all = config.algorithms;
   return {{"tp", all.tp, config.degrees.tp, of_tp_and_dp, true},
           {"dp", all.dp, config.shards(), of_tp_and_dp, true},
+          {"hpz", all.dp, std::max(1, config.zero.options.plus_plus.hpz_partition_size),
+           of_tp_and_dp, true},
           {"embedding", all.embedding, config.degrees.pp > 1 ? 2 : 1, of_embedding, false}};
 }
 

@@ -50,8 +50,7 @@ constexpr Reason refused[] = {
     {"states begin at zero anyway", "", "zero_optimization.offload_optimizer.fast_init=false"},
     {missing, "zero_optimization.offload_optimizer.device",
      "zero_optimization.offload_optimizer.super_offload=false"},
-    {"ZeRO++ is not implemented", "",
-     "zero_optimization.zero_hpz_partition_size=0|1 "
+    {"ZeRO++'s quantization is not implemented", "",
      "zero_optimization.zero_quantized_weights=false "
      "zero_optimization.zero_quantized_gradients=false "
      "zero_optimization.zero_quantized_nontrainable_weights=false "

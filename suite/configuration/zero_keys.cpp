@@ -94,6 +94,8 @@ std::vector<Key> zero_keys() {
           AT(zero.model_persistence_threshold), {.most = 0x1p63}, &stage_3),
       row("", "zero_optimization.stage3_max_reuse_distance",
           AT(zero.options.stage3_max_reuse_distance), {}, &stage_3),
+      row("", "zero_optimization.zero_hpz_partition_size",
+          AT(zero.options.plus_plus.hpz_partition_size), {}, &stage_3),
       row("", "zero_optimization.reduce_scatter", AT(zero.options.reduce_scatters), {},
           &stage_1_or_2),
       row("", "zero_optimization.allgather_partitions", AT(zero.options.all_gathers_values), {},

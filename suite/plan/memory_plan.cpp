@@ -86,6 +86,11 @@ Held paper(const TrainingConfig& training, const Holding& holding) {
   const TrainingConfig::Zero& zero = training.zero;
   Held held = on_gpu(training, stage, w);
   if (stage == 3) held.assumption += " + live parameters";
+  const zero::PlusPlusOptions& plus_plus = zero.options.plus_plus;
+  if (stage == 3 && plus_plus.has_secondary()) {
+    held.gpu.parameters += w.value * psi / plus_plus.hpz_partition_size;
+    held.assumption += fmt::format(" + {}Ψ/{} (hpZ)", w.value, plus_plus.hpz_partition_size);
+  }
   if (holding.optimizer != "none") {
     const bool cpu = holding.optimizer == "cpu";
     // Stage 1 sums its gradients on the GPU and copies the shard that the update reads. In stages 2

@@ -11,6 +11,7 @@
 //   stage 1      4Ψ + 12Ψ/d                    6Ψ + 12Ψ/d
 //   stage 2      2Ψ + 14Ψ/d                    2Ψ + 16Ψ/d                2Ψ + 18Ψ/d
 //   stage 3      16Ψ/d + live parameters       18Ψ/d                     4 largest + 18Ψ/d
+//     with hpZ   + 2Ψ/zero_hpz_partition_size (arXiv:2306.10209)
 // float32 training has 4 + 4 + 8 instead of 2 + 2 + 12. SGD has 0 instead of the 8; with momentum,
 // RMSprop and Lion have 4. Offload (arXiv:2101.06840, arXiv:2104.07857) stores the optimizer's
 // 12Ψ/d and the gradients that it reads, 2Ψ/d, in host memory, or the 12Ψ/d on NVMe. In stage 3 the

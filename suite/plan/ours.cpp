@@ -47,6 +47,7 @@ TrainingConfig held_as(TrainingConfig config, const Holding& holding) {
   config.zero.options.offload_optimizer.device = zero::find_offload_device(holding.optimizer);
   config.zero.options.offload_param.device =
       zero::find_offload_device(holding.parameters, "offload_param");
+  if (holding.stage != 3) config.zero.options.plus_plus = {};
   config.model.vocabulary = padded_vocabulary(config.model, config.degrees.tp);
   validate(config);
   return config;

@@ -53,6 +53,7 @@ void add_schedules(TrainingConfig one, std::vector<TrainingConfig>& out) {
 }
 
 void add_memory_options(TrainingConfig one, std::vector<TrainingConfig>& out) {
+  one.zero.options.plus_plus = {};  // not predicted
   const int most_stage = one.shards() == 1 ? 0 : one.degrees.pp > 1 ? 1 : 3;
   for (int stage = 0; stage <= most_stage; ++stage)
     for (const auto device : {zero::OffloadDevice::none, zero::OffloadDevice::cpu})

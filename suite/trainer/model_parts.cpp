@@ -161,6 +161,7 @@ zero::Passes model_passes(const TrainingConfig& config, const ModelParts& parts,
     const ModelParts::Chunk& chunk = parts.chunks[static_cast<std::size_t>(action.chunk)];
     zero::Usage& usage = passes.kinds.emplace_back();
     usage.gradients.emplace();
+    usage.backward = action.kind != Kind::forward;
     if (action.kind == Kind::forward) usage.uses = forward_uses(parts, chunk);
     if (action.kind == Kind::backward || action.kind == Kind::backward_input)
       usage.uses = backward_uses(config, parts, chunk);

@@ -11,6 +11,7 @@
 #include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/gpt2_weights.h"
 #include "suite/trainer/validation.h"
+#include "zero/zero_plus_plus/secondary_shards.h"
 
 namespace suite {
 
@@ -99,7 +100,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   chunks_->set_vocabulary(vocabulary_);
   step_ = zero::make_step(config_.zero.stage, *states_, plan_,
                           {communicator("tp"), communicator("pp"), communicator("dp"),
-                           communicator("embedding"), communicator("edp")},
+                           communicator("embedding"), communicator("edp"), communicator("hpz")},
                           config_.step_options());
   connect_step();
   scale_loss();
@@ -151,6 +152,10 @@ void Trainer::connect_groups() {
   for (const machine::Group& group :
        {grid_.group(Axis::tp), grid_.group(Axis::pp), grid_.replica_group()})
     connect(group, LinkStream::own);
+  if (const zero::PlusPlusOptions& options = config_.zero.options.plus_plus;
+      options.has_secondary())
+    connect(zero::secondary_group(grid_.replica_group(), options.hpz_partition_size),
+            LinkStream::own);
   if (config_.expert_parallel > 1) {
     const layers::ExpertGroups experts = expert_groups();
     connect(experts.experts, LinkStream::of_device);  // between the layer's own kernels
@@ -264,9 +269,9 @@ void Trainer::begin_pass(const pipeline::Action& action) {
   } else if (!micro_batch_is_pass_) {
     static const layers::Parameters none;
     const auto chunk = static_cast<std::size_t>(action.chunk);
-    step_->begin_pass(
-        {.which = pass_number(action),
-         .gradients = adds_gradients(action) ? &parameters_of_chunks_[chunk] : &none});
+    step_->begin_pass({.which = pass_number(action),
+                       .gradients = adds_gradients(action) ? &parameters_of_chunks_[chunk] : &none,
+                       .backward = action.kind != pipeline::Kind::forward});
   } else if (action.kind == pipeline::Kind::forward) {
     step_->begin_micro_batch(action.micro_batch + 1 == config_.micro_batches());
   }

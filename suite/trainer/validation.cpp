@@ -142,6 +142,10 @@ void validate(const TrainingConfig& config) {
   check(options.offload_param, stage, options.offload_optimizer);
   check_lamb(config.step_options(), config.precision.dtype, config.gradient_dtype(),
              config.expert_parallel);
+  check(options.plus_plus, {.stage = stage,
+                            .dp = config.shards(),
+                            .ep = config.expert_parallel,
+                            .offloads_values = options.offload_param.offloads()});
   config.learning_rate();
   validate_pipeline(config);
   validate_algorithms(config);

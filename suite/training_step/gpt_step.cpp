@@ -60,7 +60,7 @@ struct GptStep : StepUnit {
     add(full, "activations", held + Variations{floats}, every);
     // Covers all grids that shard something, and ZeRO stage 3 with all ways to hold activations.
     add(full, "shards", {floats, vary("zero-stage", {"2", "3"})}, replicas);
-    add(full, "shards", {mpi, vary("zero-stage", {"2", "3"})}, tp_and_dp);
+    add(full, "shards", {vary("transport", {"mpi"}), vary("zero-stage", {"2", "3"})}, tp_and_dp);
     add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
     // Covers tokens that do not count, and SGD: each on all grids, and both in every ZeRO stage.
     for (const auto& [uneven, optimizer] :
@@ -397,7 +397,6 @@ struct LlamaStep : GptStep {
                               vary("micro-batch-size", {"2"}), vary("global-batch-size", {"12"})});
     return sweep;
   }
-
   using GptStep::GptStep;
 };
 
@@ -490,7 +489,6 @@ struct GptGrid : GptStep {
       }
     }
   }
-
   using GptStep::GptStep;
 };
 

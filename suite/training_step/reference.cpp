@@ -303,6 +303,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.zero.stage = 0;
   config.zero.options.offload_param = {};  // only ZeRO stage 3 supports it
   config.zero.options.gradient_compression = {};
+  config.zero.options.plus_plus = {};
   config.activations = {};
   config.context = {};
   config.transport = machine::Transport::shared_memory;

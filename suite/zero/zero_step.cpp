@@ -33,6 +33,7 @@
 #include "suite/zero/zero_step_model.h"
 #include "zero/cost/cost.h"
 #include "zero/stages/step.h"
+#include "zero/zero_plus_plus/secondary_shards.h"
 
 namespace suite {
 namespace {
@@ -60,6 +61,10 @@ struct ZeroStep : ZeroStepCases {
         model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches,
                Case::dtype_of(c.sums)),
         dp_(context.world, context.group, c.transport, machine::LinkStream::own),
+        hpz_(c.hpz > 1 ? std::make_unique<collectives::Communicator>(
+                             context.world, zero::secondary_group(context.group, c.hpz),
+                             c.transport, machine::LinkStream::own)
+                       : nullptr),
         memory_(context.device.ledger()),
         plan_(model_.plan()) {
     host_->set_threads(std::max(1, context.device.threads() - 1));  // leaves a core to the copies
@@ -136,6 +141,7 @@ struct ZeroStep : ZeroStepCases {
       step_->drain();
     }
     dp_.link().reset_traffic();
+    if (hpz_) hpz_->link().reset_traffic();
     moved_before_ = step_->moved();
     whole_step();
     step_->wait_for_values();
@@ -154,7 +160,7 @@ struct ZeroStep : ZeroStepCases {
     if (case_.stage == 0) return;
     for (int stage = 0; stage < zero::num_stages; ++stage) {
       zero::StepOptions direct = options(sgd, "direct");
-      if (stage < 3) direct.offload_param = {};
+      if (stage < 3) direct.offload_param = {}, direct.plus_plus = {};
       take_step(direct, stage);
       fingerprint(judge, case_.micro_batches == 1 ? "any stage"
                          : stage < 2              ? "stages 0 and 1"
@@ -197,10 +203,6 @@ struct ZeroStep : ZeroStepCases {
     double passes_s, reduce_s, update_s;
     double all_s() const { return passes_s + reduce_s + update_s; }
   };
-
-  static double file_bytes(const zero::OffloadTraffic& moved) {
-    return static_cast<double>(moved.nvme_read + moved.nvme_written);
-  }
 
   // Alternates updates of states in a file with passes over the file that read and write the same
   // bytes without computation, on all ranks at once. Sets counters, as medians over rounds of the
@@ -254,7 +256,7 @@ struct ZeroStep : ZeroStepCases {
     states_ = model_.states(context_.device, case_.reduce_bucket, case_.persistence_threshold);
     if (rounded_.empty())
       model_.for_each([&](const Parameter& p, std::int64_t) { append(rounded_, p.value); });
-    step_ = zero::make_step(stage, *states_, plan_, {.dp = &dp_}, options);
+    step_ = zero::make_step(stage, *states_, plan_, {.dp = &dp_, .hpz = hpz_.get()}, options);
   }
 
   void passes(const ZeroStepModel::OnUse& on_use = {}) {
@@ -388,19 +390,21 @@ struct ZeroStep : ZeroStepCases {
     const zero::StepOptions step_options = options(adamw);
     for (const collectives::CollectiveCalls& calls :
          zero::expected_calls(case_.stage, plan_, states_->layout(), step_options, model_.usage()))
-      cost.add(calls, dp_, zero::asked_algorithm(calls, step_options));
+      cost.add(calls, calls.group == "hpz" ? *hpz_ : dp_,
+               zero::asked_algorithm(calls, step_options));
     return cost;
   }
 
   void judge_volume(Judge& judge) {
     judge.shares_reference(Oracle::volume);  // reads the layout's buckets
     judge.volume(dp_.link(), cost_of_calls().traffic("dp"));
+    if (hpz_) judge.volume(hpz_->link(), cost_of_calls().traffic("hpz"));
   }
 
   // The bytes of gradients and values that this rank sends in a step over dp.
   double sent_in_step(int stage) {
     zero::StepOptions optimal = options(sgd, "direct");
-    if (stage < 3) optimal.offload_param = {};
+    if (stage < 3) optimal.offload_param = {}, optimal.plus_plus = {};
     if (stage < 1) optimal.offload_optimizer = {};
     start(stage, optimal);
     dp_.link().reset_traffic();
@@ -412,7 +416,8 @@ struct ZeroStep : ZeroStepCases {
   void judge_volume_ratio(Judge& judge) {
     if (!has_paper_ratio(case_)) return;
     const double mine = sent_in_step(case_.stage);
-    const double of_paper = paper_ratio(case_.stage, states_->layout(), ZeroStepModel::shared());
+    const double of_paper =
+        paper_ratio(case_.stage, states_->layout(), ZeroStepModel::shared(), case_.hpz > 1);
     volume_ratio_ = mine / sent_in_step(0);
     judge.numerics("bytes sent over dp over those of stage 0, and the paper's ratio",
                    std::abs(*volume_ratio_ - of_paper), 0x1p-50);
@@ -467,7 +472,8 @@ struct ZeroStep : ZeroStepCases {
   std::unique_ptr<machine::Device> host_;  // stores offloaded states
   ZeroStepModel model_;
   collectives::Communicator dp_;
-  harness::PeakMeter memory_;  // without the memory of the link itself
+  std::unique_ptr<collectives::Communicator> hpz_;  // null without hpZ
+  harness::PeakMeter memory_;                       // without the memory of the link itself
   zero::GradientPlan plan_;
   std::unique_ptr<zero::FlatStates> states_;
   std::vector<double> rounded_;  // initial values rounded to the dtype

@@ -48,6 +48,9 @@ std::string why_no_case(const Case& c) {
     const zero::StepOptions options = c.step_options(1, 0);
     zero::check(options.offload_optimizer);
     zero::check(options.offload_param, c.stage, options.offload_optimizer);
+    zero::check(
+        options.plus_plus,
+        {.stage = c.stage, .dp = c.ranks, .offloads_values = options.offload_param.offloads()});
   } catch (const std::invalid_argument& error) {
     return error.what();
   }
@@ -80,6 +83,7 @@ Sweep<Case> axes() {
       .axis("stage3_param_persistence_threshold", &Case::persistence_threshold, 100)
       .axis("stage3_max_live_parameters", &Case::max_live, 1'000'000'000)
       .axis("stage3_max_reuse_distance", &Case::max_reuse, 0)
+      .axis("zero_hpz_partition_size", &Case::hpz, 1)
       .axis("offload_optimizer", &Case::offload, "none", devices)
       .axis("offload_param", &Case::offload_param, "none", devices)
       .axis("delayed_update", &Case::delayed, false)
@@ -131,6 +135,7 @@ zero::StepOptions ZeroStepCase::step_options(double clip_norm, int rank) const {
   options.stage3_prefetch_bucket_size = prefetch_bucket;
   options.stage3_max_live_parameters = max_live;
   options.stage3_max_reuse_distance = max_reuse;
+  options.plus_plus.hpz_partition_size = hpz;
   zero::StateOptions& states = options.offload_optimizer;
   states.device = zero::find_offload_device(offload);
   states.cpu.piece_size = sub_group_size;
@@ -266,13 +271,11 @@ Sweep<Case> zero_options_sweep() {
     sweep.slice({acceptance, paper}, "one at a time",
                 {vary(&Case::dtype, {float32, bfloat16, float16}), at_stages, three,
                  two_micro_batches, option, overlap, buckets});
-  const Variations all{three,
-                       vary(&Case::parameters, {10'007}),
-                       vary(&Case::reduce_bucket, {1500}),
-                       vary(&Case::all_gather_bucket, {500}),
-                       vary(&Case::prefetch_bucket, {3000}),
-                       vary(&Case::max_live, {5000}),
-                       vary(&Case::persistence_threshold, {1000})};
+  const Variations edges{
+      vary(&Case::parameters, {10'007}),     vary(&Case::reduce_bucket, {1500}),
+      vary(&Case::all_gather_bucket, {500}), vary(&Case::prefetch_bucket, {3000}),
+      vary(&Case::max_live, {5000}),         vary(&Case::persistence_threshold, {1000})};
+  const Variations all = Variations{three} + edges;
   const auto half_wire = vary(&Case::wire, {"half"});
   // Gradients in 16 bits in every ZeRO stage, on each wire, and with states and values elsewhere.
   const auto narrow = [](Dtype dtype) {
@@ -289,6 +292,18 @@ Sweep<Case> zero_options_sweep() {
                narrow(dtype) + all +
                    Variations{stages, vary(&Case::micro_batches, {1, 3}),
                               vary(&Case::wire, {"default", "float"})});
+  const Variations two_hosts{stage_3, vary(&Case::ranks, {4}), vary(&Case::hpz, {2})};
+  sweep
+      .slice({acceptance, paper}, "secondary shards",
+             Variations{stage_3, vary(&Case::dtype, {float32, bfloat16, float16}),
+                        vary(&Case::ranks, {4, 8}), vary(&Case::hpz, {2, 4}), two_micro_batches,
+                        overlap, buckets})
+      .slice({quick}, "secondary shards",
+             two_hosts + Variations{two_micro_batches, overlap, buckets})
+      .slice({smoke}, "smoke",
+             edges + two_hosts +
+                 Variations{vary(&Case::dtype, {bfloat16}), vary(&Case::micro_batches, {1, 3}),
+                            vary(&Case::overlap, {false, true})});
   const auto stages_1_2 = vary(&Case::stage, {1, 2});
   sweep.slice({quick}, "reduction", {stages_1_2, all_reduced, predivided, three, overlap})
       .slice({quick}, "reduction", narrow(float16) + Variations{stages, prescaled, three})

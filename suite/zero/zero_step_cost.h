@@ -42,6 +42,11 @@ inline Cost memory_cost(const ZeroStepCase& c, const zero::GradientPlan& plan,
   const double others = (d - 1) / d * elements;
   const double reductions = c.stage >= 2 ? c.micro_batches : 1,
                gathers = c.stage == 3 ? 2 * c.micro_batches : 1;
+  if (c.hpz > 1) {  // half of the gathers; a secondary shard is filled once
+    const double h = c.hpz;
+    cost.memory_bytes += 2 * value * elements / h;
+    cost.memory_bytes += c.micro_batches * 2 * value * ((h - 1) / h - (d - 1) / d) * elements;
+  }
   if (c.ranks > 1)
     cost.memory_bytes += reductions * (elements + elements / d) * gradient +
                          2 * others * (sharded ? gathers * value : gradient);
@@ -66,6 +71,10 @@ inline bool has_paper_ratio(const ZeroStepCase& c) {
          c.max_reuse == 0 && c.ranks > 1 && c.micro_batches == 1;
 }
 
+inline double file_bytes(const zero::OffloadTraffic& moved) {
+  return static_cast<double>(moved.nvme_read + moved.nvme_written);
+}
+
 // Returns the bytes of gradients and values, if the norm is the only number in double.
 inline double sent_without_norm(const machine::Link& link) {
   double bytes = 0;
@@ -78,13 +87,16 @@ inline double sent_without_norm(const machine::Link& link) {
 // and 2 and 1.5 in stage 3 (Rajbhandari et al. 2020, arXiv:1910.02054, section 7). Stage 3 also
 // gathers F frozen elements twice, P persistent ones once instead of twice, and S elements of the
 // bucket of the shared row, which two parts use, twice more. So of T trained elements, its ratio
-// differs from 1.5 by (2 F - P + 2 S) / 2 T.
-inline double paper_ratio(int stage, const zero::Layout& layout, std::size_t shared_row) {
+// differs from 1.5 by (2 F - P + 2 S) / 2 T. With hpZ it gathers everything but persistent elements
+// once over dp: 1 + F / 2 T (Wang et al. 2023, arXiv:2306.10209, table 1).
+inline double paper_ratio(int stage, const zero::Layout& layout, std::size_t shared_row,
+                          bool has_secondary) {
   if (stage < 3) return 1;
   double frozen = 0, persistent = 0;
   for (const zero::Bucket& bucket : layout.buckets)
     if (bucket.frozen != bucket.persistent)
       (bucket.frozen ? frozen : persistent) += static_cast<double>(bucket.range.size());
+  if (has_secondary) return 1 + frozen / (2 * static_cast<double>(layout.elements));
   const zero::Bucket& first =
       layout.buckets[static_cast<std::size_t>(layout.bucket_of[shared_row])];
   const double shared = first.persistent ? 0 : static_cast<double>(first.range.size());

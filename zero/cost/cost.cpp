@@ -1,6 +1,7 @@
 #include "zero/cost/cost.h"
 
 #include <algorithm>
+#include <set>
 
 #include "collectives/communicator/communicator.h"
 #include "machine/base/reject.h"
@@ -10,6 +11,7 @@
 #include "zero/stages/lamb.h"
 #include "zero/stages/prefetch.h"
 #include "zero/stages/publisher.h"
+#include "zero/zero_plus_plus/secondary_shards.h"
 
 namespace zero {
 namespace {
@@ -97,11 +99,20 @@ void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout&
     publish(bucket, shard % run, 1);
   }
   if (stage < 3) return;
-  for (const Usage& usage : passes.kinds)
+  const PlusPlusOptions& plus_plus = options.plus_plus;
+  for (const Usage& usage : passes.kinds) {
+    std::set<int> gathered;
     for (const int at : gathers(layout, options, usage)) {
       const Bucket& bucket = layout.buckets[static_cast<std::size_t>(at)];
-      gather(bucket, layout.shard_elements(bucket), usage.micro_batches);
+      const bool first = !usage.backward && gathered.insert(at).second;
+      if (plus_plus.has_secondary() && !first)
+        calls.add("hpz", Operation::all_gather, plan.value_dtype, plus_plus.hpz_partition_size,
+                  secondary_elements(bucket, plus_plus.hpz_partition_size), usage.micro_batches,
+                  "values");
+      else
+        gather(bucket, layout.shard_elements(bucket), usage.micro_batches);
     }
+  }
 }
 
 // Every rank of dp owns ranges of the same sizes.
@@ -262,6 +273,8 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
     values = layout.own_value_elements + most_gathered(layout, options, passes);
     for (const Bucket& bucket : layout.buckets) {
       if (bucket.persistent) values += bucket.range.size();
+      if (options.plus_plus.has_secondary())
+        values += secondary_elements(bucket, options.plus_plus.hpz_partition_size);
       if (!bucket.persistent && options.offload_param.offloads())
         values -= layout.shard_elements(bucket);
     }

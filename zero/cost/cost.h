@@ -15,15 +15,17 @@
 //   stage 3    (d-1)/d Psi (m E_w + m u E_v)      persistent parameters: E_v once, not m u times
 // LAMB also gathers two doubles a parameter over tp and, if it is sharded, over dp. Without shards
 // it gathers two doubles over tp for each of the d shards.
-// Without reduce_scatters, stages 1 and 2 send 2 E_w for each E_w. With gradient_compression,
-// stages 0 and 1 send the bytes of collectives/compression/volume.h for each segment in place of
-// E_w. With stage3_max_reuse_distance u is the number of uses that find their part not gathered: 1
-// if the distance is above Psi (after a first pass, which keeps nothing). With pipelines u counts
-// the uses of a chunk's parts in a forward and a backward; every pass of a chunk sends its own
-// buckets. A tied embedding's gradients are all-reduced over the two stages once per step, from
-// stage 2 on only the rank's shard. All in one message for each bucket, collective and peer (and
-// piece: collectives/cost.h). For the smallest buffers a communicator may select an algorithm that
-// sends more. algorithm_of returns its name.
+// With zero_hpz_partition_size h, stage 3 sends (Wang et al. 2023, arXiv:2306.10209, section 3.2)
+// only m of the m u gathers over dp, (d-1)/d Psi E_v each, and the others over h neighbours,
+// (h-1)/h Psi E_v each. Without reduce_scatters, stages 1 and 2 send 2 E_w for each E_w. With
+// gradient_compression, stages 0 and 1 send the bytes of collectives/compression/volume.h for each
+// segment in place of E_w. With stage3_max_reuse_distance u is the number of uses that find their
+// part not gathered: 1 if the distance is above Psi (after a first pass, which keeps nothing). With
+// pipelines u counts the uses of a chunk's parts in a forward and a backward; every pass of a chunk
+// sends its own buckets. A tied embedding's gradients are all-reduced over the two stages once per
+// step, from stage 2 on only the rank's shard. All in one message for each bucket, collective and
+// peer (and piece: collectives/cost.h). For the smallest buffers a communicator may select an
+// algorithm that sends more. algorithm_of returns its name.
 
 #include <optional>
 #include <string_view>
@@ -47,6 +49,7 @@ struct Usage {
   std::vector<std::vector<int>> begun = {}, ready = {};
   // The rows of Pass::gradients; empty: all.
   std::optional<std::vector<int>> gradients = {};
+  bool backward = false;  // Pass::backward
   bool reduces(const Bucket& bucket) const;
 };
 // The passes of a step.
@@ -84,6 +87,7 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 // Peak bytes held in a step after the first. With stages 0 and 1 the same bytes are also held
 // between steps.
 //   parameters  all values; stage 3: the shards, persistent buckets, and peak gathered values;
+//               with zero_hpz_partition_size h also 1/h of the buckets that are not persistent;
 //               with offload_param only the persistent buckets' shards
 //   gradients   all gradients; stages 2 and 3: the shards, and the peak of the buckets' buffers;
 //   and

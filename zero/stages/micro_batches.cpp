@@ -25,6 +25,7 @@ void MicroBatches::begin(const Pass& pass) {
   open_ = true;
   last_ = pass.last;
   which_ = pass.which;
+  backward_ = pass.backward;
   std::vector<bool> added(trained_, pass.gradients == nullptr);
   if (pass.gradients)
     for (const Parameter* parameter : *pass.gradients) {

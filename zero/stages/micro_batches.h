@@ -24,6 +24,8 @@ struct Pass {
   // The parameters whose gradients the pass adds, from stage 2 on; null: all. No bucket holds
   // parameters of two such lists, except a table that two chunks share.
   const Part* gradients = nullptr;
+  // Every use follows one of the micro-batch's forward, which is another pass (with pipelines).
+  bool backward = false;
 };
 
 class MicroBatches {
@@ -39,6 +41,7 @@ class MicroBatches {
   bool is_open() const { return open_; }
   bool is_last() const { return last_; }
   int which() const { return which_; }
+  bool is_backward() const { return backward_; }
 
   std::size_t trained() const { return trained_; }  // buckets that are not frozen; they come first
   // Returns the next bucket of the pass if all its gradients are ready. Before stage 2 a bucket
@@ -53,7 +56,7 @@ class MicroBatches {
  private:
   const StepContext& context_;
   std::size_t trained_ = 0;
-  bool open_ = false, last_ = false;
+  bool open_ = false, last_ = false, backward_ = false;
   int which_ = 0;
   std::vector<std::size_t> order_;  // the buckets of the pass
   std::size_t next_ = 0;            // in that order

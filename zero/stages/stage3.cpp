@@ -17,6 +17,10 @@ Stage3::Stage3(StepContext context) : Stage2(std::move(context)), live_(layout()
   if (offloads)
     offloaded_ = std::make_unique<OffloadedValues>(layout(), context_.options.offload_param, dtype,
                                                    states.device(), host_memory());
+  if (context_.options.plus_plus.has_secondary())
+    secondary_ = std::make_unique<SecondaryShards>(states.device(), dtype, layout(),
+                                                   *context_.communicators.hpz);
+  gathered_.resize(live_.size());
   std::int64_t elements = 0;
   for (const Bucket& bucket : layout().buckets) {
     in_value_shards_.push_back(elements);
@@ -87,22 +91,39 @@ Tensor Stage3::shard_of(std::size_t bucket) const {
                              {layout().shard_elements(layout().buckets[bucket])});
 }
 
+bool Stage3::is_in_group(std::size_t bucket) const {
+  const bool again =
+      micro_batches_.is_open() && (micro_batches_.is_backward() || gathered_[bucket]);
+  return secondary_ && again && secondary_->has(bucket);
+}
+
 void Stage3::fetch(int index) {
-  const Bucket& bucket = layout().buckets[static_cast<std::size_t>(index)];
-  Live& live = live_[static_cast<std::size_t>(index)];
+  const auto at = static_cast<std::size_t>(index);
+  const Bucket& bucket = layout().buckets[at];
+  Live& live = live_[at];
   live.whole = Tensor(context_.device(), context_.plan.value_dtype, {bucket.range.size()},
                       Category::parameters);
   if (bucket.range.size() == 0) return;
   context_.poison(live.whole);  // until it is gathered
   const std::int64_t shard = layout().shard_elements(bucket);
   const Tensor whole = live.whole;
-  const Tensor own = offloaded_ ? whole.slice(shard * context_.shard_index(bucket), {shard})
-                                : shard_of(static_cast<std::size_t>(index));
+  const std::string what = fmt::format("values of bucket {}", index);
+  if (is_in_group(at)) {
+    live.ticket = transfers_.start(
+        machine::Operation::all_gather, context_.plan.value_dtype, secondary_->shard(at).size(),
+        what, [this, at, whole] { secondary_->gather(at, whole, context_.options.all_gather); },
+        &secondary_->group());
+    return;
+  }
+  gathered_[at] = micro_batches_.is_open();
+  const bool fills = secondary_ && secondary_->take(at);
+  const Tensor own =
+      offloaded_ ? whole.slice(shard * context_.shard_index(bucket), {shard}) : shard_of(at);
   const std::function<void()> bring =
       offloaded_ ? offloaded_->bring(index, own) : std::function<void()>();
   live.ticket = transfers_.start(
-      machine::Operation::all_gather, context_.plan.value_dtype, shard,
-      fmt::format("values of bucket {}", index), [this, own, whole, bring, &bucket] {
+      machine::Operation::all_gather, context_.plan.value_dtype, shard, what,
+      [this, at, own, whole, bring, fills, &bucket] {
         if (bring) {
           const machine::During moving(machine::Part::offload);
           bring();
@@ -111,6 +132,7 @@ void Stage3::fetch(int index) {
           context_.holders(bucket)->all_gather(own, whole, context_.options.all_gather);
         else if (!bring)
           context_.device().stream().copy(whole.data(), own.data(), own.bytes());
+        if (fills) secondary_->fill(at, whole, context_.transfer_stream());
       });
 }
 
@@ -176,6 +198,11 @@ void Stage3::close_pass() {
   }
   if (offloaded_) offloaded_->expect({});
   uses_.clear();
+  gathered_.assign(gathered_.size(), false);
+}
+
+void Stage3::values_changed() {
+  if (secondary_) secondary_->expire();
 }
 
 Published Stage3::published(std::size_t bucket) const {

@@ -13,6 +13,9 @@
 //
 // A use outside of passes (evaluation, oracles) gathers and frees in the same way.
 //
+// With zero_hpz_partition_size (zero_plus_plus/secondary_shards.h) only the first gather of a
+// bucket in a micro-batch runs over dp.
+//
 // With offload_param (offload_param.h) the shards of gathered buckets are not on the device. They
 // are copied to their place when a bucket is gathered, and are read ahead in that order.
 
@@ -20,6 +23,7 @@
 
 #include "zero/stages/prefetch.h"
 #include "zero/stages/stage2.h"
+#include "zero/zero_plus_plus/secondary_shards.h"
 
 namespace zero {
 
@@ -43,19 +47,23 @@ class Stage3 final : public Stage2 {
   };
   Published published(std::size_t bucket) const override;
   void close_pass() override;
+  void values_changed() override;
   std::vector<int> buckets_of(const Part& part) const;  // without persistent ones
   void make_optimizer_of_offloaded();
   Tensor shard_of(std::size_t bucket) const;
   void fetch(int index);
+  bool is_in_group(std::size_t bucket) const;  // its next gather
   void drop(int index);
   void follow(const std::vector<int>& use);
 
   Tensor value_shards_;                        // [own_value_elements], without offloaded values
   std::vector<std::int64_t> in_value_shards_;  // by bucket
   std::unique_ptr<OffloadedValues> offloaded_;
-  OffloadTraffic moved_before_;  // before the first step
-  std::vector<Live> live_;       // by bucket
-  struct Known {                 // of the previous pass of a number
+  OffloadTraffic moved_before_;                 // before the first step
+  std::unique_ptr<SecondaryShards> secondary_;  // null without
+  std::vector<bool> gathered_;                  // by bucket, in this pass
+  std::vector<Live> live_;                      // by bucket
+  struct Known {                                // of the previous pass of a number
     Uses uses;
     Uses stay;  // buckets that stay gathered (stage3_max_reuse_distance)
     std::vector<std::vector<int>> ahead;

@@ -191,6 +191,7 @@ StepResult Step::update() {
       result.clip_factor = context_.options.clip_norm / result.gradient_norm;
     std::vector<Tensor> owned;
     for (const Range range : owned_) owned.push_back(gradients(range));
+    values_changed();
     {
       const bool elsewhere = context_.options.offload_optimizer.device != OffloadDevice::none ||
                              context_.options.offload_param.offloads();
@@ -214,6 +215,7 @@ void Step::drain() {
   SHARDMARK_CHECK(micro_batches_.is_open(), ==, false);
   transfers_.wait_all();
   optimizer_->drain();
+  values_changed();
   publish_all();
   wait_for_values();
 }
@@ -222,6 +224,7 @@ void Step::drain() {
 
 void Step::values_loaded() {
   wait_for_values();
+  values_changed();
   publish_all();
   wait_for_values();
 }

@@ -156,6 +156,7 @@ class Step {
   virtual Published published(std::size_t index) const;
   virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
   virtual void close_pass() {}
+  virtual void values_changed() {}  // of the shards, before they are published
 
   // For destructors: other ranks may be in a pending transfer.
   void finish() noexcept;

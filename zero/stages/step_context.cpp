@@ -53,6 +53,10 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
                     plan.ep);
   check_compression(stage, options, plan.dp, plan.gradient_dtype);
   check_lamb(options, plan.value_dtype, plan.gradient_dtype, plan.ep);
+  check(options.plus_plus, {.stage = stage,
+                            .dp = plan.dp,
+                            .ep = plan.ep,
+                            .offloads_values = options.offload_param.offloads()});
   check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
   return options;
@@ -85,6 +89,11 @@ StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan
   check(communicators.pp, "pp", plan.pp);
   check(communicators.dp, "dp", plan.dp);
   check(communicators.edp, "edp", plan.ep > 1 ? plan.size(Over::edp) : 1);
+  if (const int size = this->options.plus_plus.hpz_partition_size; size > 1) {
+    check(communicators.hpz, "hpz", size);
+    SHARDMARK_CHECK(communicators.hpz->rank(), ==, dp_rank() % size);
+    if (transfers_apart()) SHARDMARK_CHECK(communicators.hpz->link().has_own_stream(), ==, true);
+  }
   for (const Segment& segment : layout().segments)
     for (const Over over : segment.reduce)
       check(communicators.over(over), name(over), plan.size(over));

@@ -18,6 +18,7 @@ struct Communicators {
   collectives::Communicator* dp = nullptr;
   collectives::Communicator* embedding = nullptr;
   collectives::Communicator* edp = nullptr;
+  collectives::Communicator* hpz = nullptr;  // zero_plus_plus/secondary_shards.h
 
   collectives::Communicator* over(Over group) const {
     return group == Over::embedding ? embedding

@@ -12,6 +12,7 @@
 #include "zero/offload/offload.h"
 #include "zero/offload/offload_param.h"
 #include "zero/optimizers/optimizer.h"
+#include "zero/zero_plus_plus/options.h"
 
 namespace zero {
 
@@ -66,6 +67,7 @@ struct StepOptions {
   // A bucket stays gathered if it is used again before this number of elements is used. 0: each use
   // gathers, as in ZeRO's paper. DeepSpeed's default is 1e9, which keeps all of smaller models.
   std::int64_t stage3_max_reuse_distance = 0;
+  PlusPlusOptions plus_plus = {};  // stage 3
   StateOptions offload_optimizer = {};
   // Stage 3: selects where a rank's shards of the values are stored while they are not used.
   ValueOptions offload_param = {};

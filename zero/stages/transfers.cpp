@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -19,15 +18,16 @@ Transfers::Transfers(const StepContext& context)
 // A plan allocates its scratch in its first run. The caller waits for that run, because a ledger
 // belongs to one thread.
 Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_t count,
-                                   std::string what, const std::function<void()>& job) {
+                                   std::string what, const std::function<void()>& job,
+                                   collectives::Communicator* over) {
   std::unique_ptr<machine::Event> end;
   const Ticket ticket = worker_.submit([=, this, &end, what = std::move(what)] {
     std::optional<machine::During> over_dp;
     if (context_.plan.dp > 1) over_dp.emplace(machine::Part::communication, "dp");
-    announce(operation, dtype, count);
+    announce(operation, dtype, count, over ? over->size() : context_.plan.dp);
     try {
       if (context_.transfers_apart())
-        end = context_.communicators.dp->run_apart(job);
+        end = (over ? over : context_.communicators.dp)->run_apart(job);
       else
         job();
     } catch (const machine::Timeout& timeout) {
@@ -39,7 +39,7 @@ Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_
   });
   if (end) ends_.emplace(ticket, std::move(end));
   if (context_.transfers_apart()) return ticket;
-  if (known_.insert({operation, dtype, count}).second) worker_.wait(ticket);
+  if (known_.insert({over, operation, dtype, count}).second) worker_.wait(ticket);
   return ticket;
 }
 
@@ -48,7 +48,8 @@ void Transfers::wait(Ticket ticket) {
   const auto later = ends_.upper_bound(ticket);
   if (later == ends_.begin()) return;
   const machine::During exposed(machine::Part::communication, "dp");
-  context_.device().stream().wait(*std::prev(later)->second);  // the end of the earlier jobs, too
+  for (auto end = ends_.begin(); end != later; ++end)  // of both groups, whose streams differ
+    context_.device().stream().wait(*end->second);
   ends_.erase(ends_.begin(), later);
 }
 
@@ -57,11 +58,10 @@ void Transfers::wait_all() {
   if (!ends_.empty()) wait(ends_.rbegin()->first);
 }
 
-void Transfers::announce(Operation operation, Dtype dtype, std::int64_t count) const {
+void Transfers::announce(Operation operation, Dtype dtype, std::int64_t count, int ranks) const {
   if (!context_.options.before_transfer) return;
-  const std::int64_t ranks = context_.plan.dp;
   const bool whole = operation == Operation::all_reduce;
-  const std::int64_t sent = (ranks - 1) * (whole ? 2 * (count / ranks) : count);
+  const std::int64_t sent = std::int64_t{ranks - 1} * (whole ? 2 * (count / ranks) : count);
   context_.options.before_transfer(static_cast<std::size_t>(sent) * machine::size_of(dtype));
 }
 

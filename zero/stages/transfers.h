@@ -23,8 +23,9 @@ class Transfers {
   // what: for the message of a timeout. count: elements of the whole buffer (all_reduce) or of a
   // share. The job must not allocate or free memory, and queues its work on
   // StepContext::transfer_stream().
+  // over: the group of the job's collective; null: dp.
   Ticket start(machine::Operation operation, Dtype dtype, std::int64_t count, std::string what,
-               const std::function<void()>& job);
+               const std::function<void()>& job, collectives::Communicator* over = nullptr);
   // Until the job and all earlier jobs have ended. In a stream of the link, only later work of the
   // device's stream waits.
   void wait(Ticket ticket);
@@ -32,11 +33,11 @@ class Transfers {
   void stop() { worker_.stop(); }
 
  private:
-  void announce(machine::Operation operation, Dtype dtype, std::int64_t count) const;
+  void announce(machine::Operation operation, Dtype dtype, std::int64_t count, int ranks) const;
 
   const StepContext& context_;
-  std::set<std::tuple<machine::Operation, Dtype, std::int64_t>> known_;
-  std::map<Ticket, std::unique_ptr<machine::Event>> ends_;  // in the link's stream, not awaited
+  std::set<std::tuple<collectives::Communicator*, machine::Operation, Dtype, std::int64_t>> known_;
+  std::map<Ticket, std::unique_ptr<machine::Event>> ends_;  // in the links' streams, not awaited
   machine::Worker worker_;  // last member: its thread uses the others
 };
 
