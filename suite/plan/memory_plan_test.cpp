@@ -361,7 +361,9 @@ TEST(Ours, ReportsUnsupportedConfigurations) {
   t.batch = {1, 1, 1};
   t.activations.use_flash_attn = true;
   t.activations.recompute_granularity = layers::RecomputeGranularity::selective;
-  expect_words(held(t, {ours, 1}, {}).not_held, {"use-flash-attn"});
+  EXPECT_EQ(held(t, {ours, 1}, {}).not_held, "");
+  t.activations.recompute_num_layers = 2;
+  expect_words(held(t, {ours, 1}, {}).not_held, {"recompute-num-layers 2"});
 }
 
 TEST(Plan, IsPrintedAsATableAndAsJson) {

@@ -106,18 +106,26 @@ void shorten(std::vector<AxisInfo>& axes, std::vector<AxisInfo>& brief) {
 }
 
 // Lists axes with their values and counts those that the profile does not vary:
-// "--a off,on; --b 1,2; and 3 that quick does not vary".
+// "--b 1,2; --a, --c off,on; and 3 that quick does not vary".
 std::string brief_text(const std::vector<AxisInfo>& axes, std::string_view profile) {
-  std::vector<std::string> entries;
-  for (const AxisInfo& axis : axes)
-    if (axis.values.size() > 1)
-      entries.push_back(fmt::format("--{} {}", axis.name, fmt::join(default_first(axis), ",")));
-  if (const std::size_t others = axes.size() - entries.size())
-    entries.push_back(fmt::format("and {} that {} does not vary", others, profile));
+  std::vector<std::string> entries, switches;
+  for (const AxisInfo& axis : axes) {
+    if (axis.values.size() == 1) continue;
+    const std::vector<std::string> all = default_first(axis);
+    if (all == std::vector<std::string>{"off", "on"})
+      switches.push_back("--" + axis.name);
+    else
+      entries.push_back(fmt::format("--{} {}", axis.name, fmt::join(all, ",")));
+  }
+  const std::size_t others = axes.size() - entries.size() - switches.size();
+  for (std::size_t i = 0; i < switches.size(); ++i)
+    entries.push_back(i + 1 < switches.size() ? switches[i] + "," : switches[i] + " off,on");
+  if (others) entries.push_back(fmt::format("and {} that {} does not vary", others, profile));
   constexpr std::size_t columns = 108;  // one screen has few lines
   std::string text, line = "  also, the default first:";
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const std::string entry = entries[i] + (i + 1 < entries.size() ? ";" : "");
+    const bool ends = i + 1 < entries.size() && !entries[i].ends_with(',');
+    const std::string entry = entries[i] + (ends ? ";" : "");
     if (line.size() + 1 + entry.size() > columns) {
       text += line + "\n";
       line = "   ";
