@@ -218,7 +218,7 @@ TEST(LayerSweep, QuickCoversTheValuesOfEachAxis) {
     LayerTraits traits = normed_mlp;
     traits.has_heads = heads;
     const auto cases = layer_sweep(traits).cases(harness::Profile::quick, {});
-    EXPECT_EQ(cases.size(), heads ? 5U : 4U);  // plus one blockwise with heads
+    EXPECT_EQ(cases.size(), heads ? 6U : 4U);  // plus two blockwise with heads
     for (const auto& [axis, values] :
          std::map<std::string, std::set<std::string>>{{"dtype", {"float", "bfloat16"}},
                                                       {"transport", {"mpi", "shared_memory"}},
