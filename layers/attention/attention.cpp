@@ -1,7 +1,6 @@
 #include "layers/attention/attention.h"
 
 #include <cmath>
-
 #include <utility>
 
 #include "machine/base/error.h"

@@ -18,7 +18,7 @@ namespace {
 struct Sizes {
   std::size_t n, c, A, E, t, L, M, own, border, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
       log_sum_exp, logits;
-  bool first_stage, last_stage, selective, attends_again;  // attends_again: blockwise attention
+  bool first_stage, last_stage, selective, attends_again;  // attends_again: if blockwise
   bool over_cp, keeps_parts;  // attention is over cp: q, k and v are apart; backward reads them
   ContextCost context{};
   // Own rows of the transform in an encoder's head, and of the types in its embedding; else 0.

@@ -205,7 +205,7 @@ void add_cp(const TrainingConfig& config, const Cluster& cluster, double layers_
     one.cp_hidden += seconds - exposed;
   };
   add(out.forward, pass);
-  if (out.recompute.gemm > 0) add(out.recompute, pass);
+  if (out.recompute.attention > 0) add(out.recompute, pass);
   add(out.backward_input, 2 * pass);
 }
 

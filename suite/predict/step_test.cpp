@@ -10,6 +10,7 @@
 #include "pipeline/simulate.h"
 #include "suite/configuration/models.h"
 #include "suite/plan/model_shape.h"
+#include "suite/predict/stage_time.h"
 
 namespace suite::predict {
 namespace {
@@ -135,6 +136,18 @@ TEST(PredictStep, TpCommOverlapHidesTheCommunicationOfTensorParallelism) {
 
 // Rajbhandari et al. 2020, section 7: 2 Psi, 2 Psi and 3 Psi elements; here with the bytes of
 // gradients and values, and m micro-batches.
+// Blockwise attention over cp runs its forward again, with its messages.
+TEST(PredictStep, SelectiveRecomputationSendsOverContextsAgain) {
+  TrainingConfig config = gpt3({.tp = 8, .cp = 2, .dp = 4, .pp = 2}, 8);
+  config.activations.recompute_granularity = layers::RecomputeGranularity::selective;
+  config.activations.use_flash_attn = true;
+  const Cluster cluster = read_cluster("dgx_a100");
+  const StageSeconds stage = stage_seconds(config, cluster, find_software("megatron_core"), 0);
+  EXPECT_GT(stage.forward.cp + stage.forward.cp_hidden, 0);
+  EXPECT_DOUBLE_EQ(stage.recompute.cp + stage.recompute.cp_hidden,
+                   stage.forward.cp + stage.forward.cp_hidden);
+}
+
 TEST(PredictStep, BytesOfDataParallelismAreThePapers) {
   const Cluster cluster = read_cluster("dgx_h100");
   Software software = find_software("megatron_core");

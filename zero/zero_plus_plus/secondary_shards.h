@@ -1,9 +1,9 @@
 #pragma once
-// hpZ of ZeRO++: Wang et al. 2023, arXiv:2306.10209, section 3.2. The h neighbours of dp that share
-// a host are a secondary group. Besides its shard of 1/dp a rank holds a secondary shard of 1/h of
-// the values, in their dtype. The first gather of a bucket in a micro-batch (its forward) runs over
-// all of dp, and fills the secondary shards after an update. All further gathers (backward and
-// recomputation) run inside the secondary group, so no byte of them leaves the host.
+// hpZ of ZeRO++: Wang et al. 2023, arXiv:2306.10209, section 3.2. h neighbours of dp, which should
+// share a host, are a secondary group. Besides its shard of 1/dp a rank holds a secondary shard of
+// 1/h of the values, in their dtype. The first gather of a bucket in a micro-batch (its forward)
+// runs over all of dp, and fills the secondary shards after an update. All further gathers
+// (backward and recomputation) run inside the secondary group.
 //
 // The values are the same bits, so no result changes. Memory grows by 1/h of the values.
 

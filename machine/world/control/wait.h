@@ -1,9 +1,9 @@
 #pragma once
 // Waits of a rank. A wait spins briefly if every active rank has its own core, then yields the core
-// some tens of times. Then it sleeps on a futex that the other side wakes: at once if the core was
-// gone for long, because each yield to a busy program costs a time slice, but a woken rank soon
-// preempts it. A sleeping wait checks every 50 ms whether another rank has failed. At the timeout
-// it throws an error that names both ranks.
+// some tens of times. Then it sleeps on a futex that the other side wakes. It sleeps after the
+// first long yield, because every further yield to a busy program may cost another time slice. A
+// sleeping wait checks every 50 ms whether another rank has failed. At the timeout it throws an
+// error that names both ranks.
 
 #include <atomic>
 #include <cstdint>
