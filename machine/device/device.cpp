@@ -21,6 +21,7 @@ void Stream::copy_rows(void* to, std::size_t to_pitch, const void* from, std::si
          static_cast<const std::byte*>(from) + row * from_pitch, bytes);
 }
 
+Device::Device(Kind kind) : kind_(kind) {}
 Device::~Device() = default;
 
 HostMemory& Device::pinned_memory() { return process_heap(); }

@@ -149,7 +149,7 @@ class Device {
   void count_waits_in(std::atomic<std::uint32_t>* count) { wait_count_ = count; }
 
  protected:
-  explicit Device(Kind kind) : kind_(kind) {}
+  explicit Device(Kind kind);
   std::unique_ptr<Stream> stream_;
 
  private:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <stdexcept>
+#include <utility>
 
 #include "machine/base/error.h"
 #include "machine/device/device.h"
@@ -20,6 +21,15 @@ Traffic& Traffic::operator+=(const Traffic& other) {
   bytes_received += other.bytes_received;
   messages_received += other.messages_received;
   return *this;
+}
+
+Link::Link(Group group) : group_(std::move(group)) { count_as({}); }
+
+Link::~Link() = default;
+
+void Link::count_as(TrafficLabel label) {
+  current_ = &traffic_[label];
+  operation_ = label.operation;
 }
 
 bool Link::has_own_stream() const { return stream() && stream() != &stream()->device().stream(); }

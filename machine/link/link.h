@@ -75,7 +75,7 @@ struct Transfer {
 
 class Link {
  public:
-  virtual ~Link() = default;
+  virtual ~Link();
   const Group& group() const { return group_; }
   int rank() const { return group_.index; }
   int size() const { return group_.size(); }
@@ -136,16 +136,13 @@ class Link {
   void release(int peer) { do_release(peer); }
 
   // Bytes sent from now on count under this label.
-  void count_as(TrafficLabel label) {
-    current_ = &traffic_[label];
-    operation_ = label.operation;
-  }
+  void count_as(TrafficLabel label);
   const std::map<TrafficLabel, Traffic>& traffic() const { return traffic_; }
   Traffic total() const;
   void reset_traffic();
 
  protected:
-  explicit Link(Group group) : group_(std::move(group)) { count_as({}); }
+  explicit Link(Group group);
   Operation operation() const { return operation_; }
 
  private:
