@@ -103,6 +103,14 @@ double collective_s(const Cluster& cluster, Operation operation, const Spread& g
   return best;
 }
 
+double exchange_s(const Cluster& cluster, const Spread& group, double messages, double bytes) {
+  if (group.ranks == 1) return 0;
+  if (!group.leaves_node()) return messages * cluster.node.latency_s + bytes / cluster.node.rate();
+  const double outside = static_cast<double>(group.ranks - group.in_node) / (group.ranks - 1);
+  return messages * cluster.network.latency_s +
+         bytes * std::max(outside / cluster.network.rate(), (1 - outside) / cluster.node.rate());
+}
+
 Connection connection_of_pair(const Cluster& cluster, int from, int to) {
   const bool in_node = from / cluster.gpus_per_node == to / cluster.gpus_per_node;
   const Links& links = in_node ? cluster.node : cluster.network;

@@ -43,6 +43,9 @@ std::vector<std::string_view> usual_algorithms(machine::Operation operation, int
 // bytes: of the whole buffer.
 double collective_s(const Cluster& cluster, machine::Operation operation, const Spread& group,
                     double bytes, bool one_adapter = false);
+// A rank's messages to all other ranks of the group, of equal size: those within its node pass
+// beside those over its adapter.
+double exchange_s(const Cluster& cluster, const Spread& group, double messages, double bytes);
 // Returns the bytes that a rank of a ring sends.
 double sent_bytes(machine::Operation operation, int ranks, double bytes);
 

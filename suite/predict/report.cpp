@@ -33,10 +33,11 @@ std::string text(const Report& report) {
   const TrainingConfig& c = report.config;
   const machine::Degrees& d = c.degrees;
   std::string out = fmt::format(
-      "{} x {} ({}), {}, tp {} cp {} pp {} dp {}, ZeRO stage {}, {}\n"
+      "{} x {} ({}), {}, tp {} cp {} pp {} dp {}{}, ZeRO stage {}, {}\n"
       "{} sequences of {} tokens a step, micro-batch {}, {} micro-batches, {}\n\n",
       d.ranks(), report.cluster.gpu.name, report.cluster.name, report.software.name, d.tp, d.cp,
-      d.pp, d.dp, c.zero.stage, dtype_name(c), c.batch.global_batch_size, c.model.sequence,
+      d.pp, d.dp, c.model.has_experts() ? fmt::format(" ep {}", c.expert_parallel) : "",
+      c.zero.stage, dtype_name(c), c.batch.global_batch_size, c.model.sequence,
       c.batch.micro_batch_size, c.micro_batches(), c.pipeline.schedule);
   out += fmt::format(
       "step           {:.4g} s ({:.4g} to {:.4g} s: 9 of 10 published runs are within this error)\n"
@@ -99,7 +100,12 @@ std::string json(const Report& report) {
   nlohmann::ordered_json out{{"cluster", report.cluster.name},
                              {"software", std::string(report.software.name)},
                              {"gpus", d.ranks()},
-                             {"degrees", {{"tp", d.tp}, {"cp", d.cp}, {"pp", d.pp}, {"dp", d.dp}}},
+                             {"degrees",
+                              {{"tp", d.tp},
+                               {"cp", d.cp},
+                               {"pp", d.pp},
+                               {"dp", d.dp},
+                               {"ep", report.config.expert_parallel}}},
                              {"step_s", p.step_s},
                              {"interval_s", {p.low_s, p.high_s}},
                              {"tokens_per_s", p.tokens_per_s()},

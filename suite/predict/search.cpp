@@ -27,6 +27,14 @@ bool tp_divides(const TrainingConfig::Model& model, int tp) {
          model.hidden % tp == 0;
 }
 
+// Experts are divided among neighbours of dp; predict_step has neither tp nor cp with them.
+std::vector<int> expert_degrees(const TrainingConfig& one) {
+  if (!one.model.has_experts()) return {1};
+  if (one.degrees.tp * one.degrees.cp > 1) return {};
+  const int experts = one.model.moe.num_experts;
+  return divisors(std::gcd(experts, one.degrees.dp), experts);
+}
+
 // Adds the schedules of one candidate that has everything else.
 void add_schedules(TrainingConfig one, std::vector<TrainingConfig>& out) {
   one.pipeline.schedule = "1f1b";
@@ -85,11 +93,13 @@ std::vector<TrainingConfig> grid(const TrainingConfig& base, const Cluster& clus
         if (one.model.tokens > 0) one.model.vocabulary = padded_vocabulary(one.model, tp);
         if (base.batch.global_batch_size % one.degrees.dp != 0) continue;
         const int per_replica = base.batch.global_batch_size / one.degrees.dp;
-        for (const int micro : divisors(per_replica, longest_micro_batch)) {
-          one.batch.micro_batch_size = micro;
-          one.batch.gradient_accumulation_steps = per_replica / micro;
-          add_memory_options(one, out);
-        }
+        for (const int ep : expert_degrees(one))
+          for (const int micro : divisors(per_replica, longest_micro_batch)) {
+            one.expert_parallel = ep;
+            one.batch.micro_batch_size = micro;
+            one.batch.gradient_accumulation_steps = per_replica / micro;
+            add_memory_options(one, out);
+          }
       }
   return out;
 }
@@ -132,18 +142,19 @@ std::string Choice::limit() const {
 
 std::string text(const Found& found) {
   std::string out = fmt::format(
-      "{} candidates, {} fit, {} simulated\n\n{:>8} {:>6} {:>7} {:>3} {:>3} {:>3} {:>5} {:>4} "
+      "{} candidates, {} fit, {} simulated\n\n{:>8} {:>6} {:>7} {:>3} {:>3} {:>3} {:>3} {:>5} "
+      "{:>4} "
       "{:>6} {:<10} {:<8} {:<20} {}\n",
-      found.candidates, found.fitting, found.simulated, "step s", "MFU %", "GB", "tp", "cp", "pp",
-      "dp", "ZeRO", "micro", "recompute", "offload", "schedule", "limited by");
+      found.candidates, found.fitting, found.simulated, "step s", "MFU %", "GB", "tp", "cp", "ep",
+      "pp", "dp", "ZeRO", "micro", "recompute", "offload", "schedule", "limited by");
   for (const Choice& one : found.best) {
     const TrainingConfig& c = one.config;
     const std::string v =
         c.pipeline.virtual_stages ? fmt::format(" x{}", *c.pipeline.virtual_stages) : std::string();
     out += fmt::format(
-        "{:8.4g} {:6.1f} {:7.1f} {:3} {:3} {:3} {:5} {:4} {:6} {:<10} {:<8} {:<20} {}\n",
+        "{:8.4g} {:6.1f} {:7.1f} {:3} {:3} {:3} {:3} {:5} {:4} {:6} {:<10} {:<8} {:<20} {}\n",
         one.prediction.step_s, 100 * one.prediction.mfu, one.prediction.held.gpu.total() / 1e9,
-        c.degrees.tp, c.degrees.cp, c.degrees.pp, c.degrees.dp, c.zero.stage,
+        c.degrees.tp, c.degrees.cp, c.expert_parallel, c.degrees.pp, c.degrees.dp, c.zero.stage,
         c.batch.micro_batch_size, name(c.activations.recompute_granularity),
         name(c.zero.options.offload_optimizer.device), c.pipeline.schedule + v, one.limit());
   }
@@ -160,6 +171,14 @@ std::string megatron_arguments(const TrainingConfig& config) {
       model.layers, model.hidden, model.heads, model.sequence, model.sequence, config.degrees.tp,
       config.degrees.pp, config.degrees.cp, config.batch.micro_batch_size,
       config.batch.global_batch_size);
+  if (model.has_experts()) {
+    const layers::MoeConfig mixture = model.mixture();
+    out += fmt::format(
+        "--num-experts {}\n--moe-router-topk {}\n--moe-ffn-hidden-size {}\n"
+        "--expert-model-parallel-size {}\n",
+        mixture.num_experts, mixture.topk, mixture.ffn_hidden_size, config.expert_parallel);
+    if (model.moe_layer_freq > 1) out += fmt::format("--moe-layer-freq {}\n", model.moe_layer_freq);
+  }
   if (model.swiglu) out += "--swiglu\n";
   if (model.ffn_hidden_size > 0) out += fmt::format("--ffn-hidden-size {}\n", model.ffn());
   if (model.group_query_attention)

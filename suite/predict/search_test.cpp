@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "suite/configuration/models.h"
 
@@ -56,6 +58,28 @@ TEST(Search, KeepsTheMemoryLimitAndGetsFasterWithMore) {
     before = found.best[0].prediction.step_s;
   }
   EXPECT_TRUE(fastest(all, cluster, software, 1e9).best.empty());
+}
+
+TEST(Search, WalksTheDegreesOfExperts) {
+  TrainingConfig config = gpt3();
+  config.model = named_model("mixtral_8x7b");
+  config.batch.global_batch_size = 256;
+  const Cluster cluster = read_cluster("dgx_h100");
+  const std::vector<TrainingConfig> all = grid(config, cluster, 64);
+  std::set<int> degrees;
+  for (const TrainingConfig& one : all) {
+    EXPECT_EQ(one.degrees.tp * one.degrees.cp, 1);
+    EXPECT_EQ(one.degrees.dp % one.expert_parallel, 0);
+    degrees.insert(one.expert_parallel);
+  }
+  EXPECT_EQ(degrees, (std::set{1, 2, 4, 8}));
+  const Found found = fastest(all, cluster, find_software("megatron_core"), 80e9, 1);
+  ASSERT_EQ(found.best.size(), 1U);
+  EXPECT_GT(found.best[0].config.expert_parallel, 1);
+  const std::string arguments = megatron_arguments(found.best[0].config);
+  for (const char* word : {"--num-experts 8\n", "--moe-router-topk 2\n",
+                           "--moe-ffn-hidden-size 14336\n", "--expert-model-parallel-size "})
+    EXPECT_NE(arguments.find(word), std::string::npos) << word;
 }
 
 TEST(Search, EveryCandidateUsesAllGpus) {

@@ -33,40 +33,21 @@ class Layer {
         f(config.model.ffn()),
         heads(config.model.heads / t),
         head(config.model.head()),
+        experts_(config.model.has_experts() ? mixture_case(config) : layers::MoeCase{}),
         dropout_(config.model.hidden_dropout > 0),
         score_dropout_(config.model.attention_dropout > 0),
         flash_(config.activations.use_flash_attn),
         causal_(!config.model.encoder()) {}
 
-  Seconds forward() const {
-    Seconds out;
-    out.gemm = products(Way::forward);
-    out.attention = core(1, flash_ ? 1 : 2, softmax_bytes());
-    const double mask = dropout_ ? 1 : 0;
-    const double bytes = 2 * 2 * E * n * h / c             // norms
-                         + 2 * (3 * E + mask) * n * h / c  // dropout and residual
-                         + E * n * (inner + f) / t         // activation
-                         + 2 * E * n * (qkv + h) / t;      // heads of queries, keys, values, result
-    out.memory = streaming_s(gpu_, bytes, 9);
-    return out;
+  // of: dense layers and layers with experts.
+  Seconds forward(LayerCount of) const {
+    return both(of, forward(false), [&] { return forward(true); });
   }
-  Seconds backward_input() const {
-    Seconds out;
-    out.gemm = products(Way::input);
-    out.attention = core(flash_ ? 2.5 : 2, flash_ ? 1 : 4, softmax_gradient_bytes());
-    const double mask = dropout_ ? 1 : 0;
-    const double bytes = 2 * 5 * E * n * h / c + 2 * (3 * E + mask) * n * h / c +
-                         E * n * (2 * inner + f) / t + 2 * E * n * (qkv + h) / t;
-    out.memory = streaming_s(gpu_, bytes, 11);
-    return out;
+  Seconds backward_input(LayerCount of) const {
+    return both(of, backward_input(false), [&] { return backward_input(true); });
   }
-  Seconds backward_weights() const {
-    Seconds out;
-    out.gemm = products(Way::weights);
-    const double parameters = (h * qkv + h * h + h * inner + f * h) / t;
-    // Without fusion the gradient is written by the product, read, and added.
-    out.memory = streaming_s(gpu_, parameters * (software_.fused_accumulation ? 4 : 2 * E), 4);
-    return out;
+  Seconds backward_weights(LayerCount of) const {
+    return both(of, backward_weights(false), [&] { return backward_weights(true); });
   }
   // Returns the scores and probabilities that selective recomputation computes again.
   Seconds core_again() const {
@@ -78,18 +59,88 @@ class Layer {
  private:
   enum class Way { forward, input, weights };
 
-  double products(Way way) const {
-    double seconds = 0;
-    const double ins[] = {h, h / t, h, f / t}, outs[] = {qkv / t, h, inner / t, h};
-    for (int i = 0; i < 4; ++i) {
-      const double in = ins[i], out = outs[i];
-      const Gemm gemm = way == Way::forward ? Gemm{n, out, in}
-                        : way == Way::input ? Gemm{n, in, out}
-                                            : Gemm{in, out, n};
-      seconds += gemm_s(gpu_, gemm, dtype_);
-    }
+  template <class WithExperts>
+  static Seconds both(LayerCount of, const Seconds& dense, const WithExperts& with_experts) {
+    Seconds out = dense.scaled(of.dense);
+    if (of.with_experts > 0) out += with_experts().scaled(of.with_experts);
+    return out;
+  }
+
+  Seconds forward(bool with_experts) const {
+    Seconds out;
+    out.gemm = products(Way::forward, with_experts);
+    out.attention = core(1, flash_ ? 1 : 2, softmax_bytes());
+    const double mask = dropout_ ? 1 : 0;
+    const double bytes = 2 * 2 * E * n * h / c             // norms
+                         + 2 * (3 * E + mask) * n * h / c  // dropout and residual
+                         +
+                         (with_experts ? expert_memory(1) : E * n * (inner + f) / t)  // activation
+                         + 2 * E * n * (qkv + h) / t;  // heads of queries, keys, values, result
+    out.memory = streaming_s(gpu_, bytes, with_experts ? 9 + expert_kernels : 9);
+    return out;
+  }
+  Seconds backward_input(bool with_experts) const {
+    Seconds out;
+    out.gemm = products(Way::input, with_experts);
+    out.attention = core(flash_ ? 2.5 : 2, flash_ ? 1 : 4, softmax_gradient_bytes());
+    const double mask = dropout_ ? 1 : 0;
+    const double bytes = 2 * 5 * E * n * h / c + 2 * (3 * E + mask) * n * h / c +
+                         (with_experts ? expert_memory(2) : E * n * (2 * inner + f) / t) +
+                         2 * E * n * (qkv + h) / t;
+    out.memory = streaming_s(gpu_, bytes, with_experts ? 11 + expert_kernels : 11);
+    return out;
+  }
+  Seconds backward_weights(bool with_experts) const {
+    Seconds out;
+    out.gemm = products(Way::weights, with_experts);
+    const double perceptron = with_experts ? expert_parameters() : (h * inner + f * h) / t;
+    const double parameters = (h * qkv + h * h) / t + perceptron;
+    // Without fusion the gradient is written by the product, read, and added.
+    out.memory = streaming_s(gpu_, parameters * (software_.fused_accumulation ? 4 : 2 * E), 4);
+    return out;
+  }
+  static constexpr int expert_kernels = 6;  // router, and four copies of rows
+
+  // [rows, in] times [in, out], `count` times.
+  double product(Way way, double rows, double in, double out, double count = 1) const {
+    const Gemm gemm = way == Way::forward ? Gemm{rows, out, in, count}
+                      : way == Way::input ? Gemm{rows, in, out, count}
+                                          : Gemm{in, out, rows, count};
+    return gemm_s(gpu_, gemm, dtype_);
+  }
+  double products(Way way, bool with_experts) const {
+    const double attention = product(way, n, h, qkv / t) + product(way, n, h / t, h);
+    if (with_experts) return attention + expert_products(way);
+    return attention + product(way, n, h, inner / t) + product(way, n, f / t, h);
+  }
+
+  // The experts of a rank in one grouped product each, the router, and the shared expert.
+  double expert_products(Way way) const {
+    const layers::MoeConfig& mixture = experts_.config;
+    const double own = mixture.num_experts / experts_.degrees.ep, rows = received() / own;
+    double seconds = product(way, n, h, mixture.num_experts) +
+                     product(way, rows, h, as_double(mixture.inner()), own) +
+                     product(way, rows, as_double(mixture.ffn_hidden_size), h, own);
+    if (const double shared = as_double(mixture.shared_expert_intermediate_size); shared > 0)
+      seconds += product(way, n, h, (mixture.swiglu ? 2 : 1) * shared) + product(way, n, shared, h);
     return seconds;
   }
+  // Rows are gathered by destination, sorted by expert, sorted back, and added to their token.
+  // times: reads and writes of the activation's input.
+  double expert_memory(double times) const {
+    const layers::MoeConfig& mixture = experts_.config;
+    const double sent = as_double(moe_rows(experts_).sent), twice = mixture.swiglu ? 2 : 1;
+    const double of_experts = as_double(mixture.ffn_hidden_size) * received(),
+                 of_shared = as_double(mixture.shared_expert_intermediate_size) * n;
+    return E * (2 * h * (n + sent) + 4 * h * received()) + 3 * 4 * n * mixture.num_experts +
+           E * (times * twice + 1) * (of_experts + of_shared);
+  }
+  double expert_parameters() const {
+    const layers::MoeParameters own = moe_parameters(experts_.config, experts_.degrees);
+    return as_double(own.of_experts + own.replicated);
+  }
+  double received() const { return as_double(moe_rows(experts_).received); }
+
   // Core attention. work: in units of forward; gemms: products with stored scores.
   double core(double work, double gemms, double bytes) const {
     const double batches = n / s * heads;
@@ -112,6 +163,7 @@ class Layer {
   const Software& software_;
   machine::Dtype dtype_;
   double E, t, c, s, n, h, qkv, inner, f, heads, head;
+  layers::MoeCase experts_;
   bool dropout_, score_dropout_, flash_, causal_;
 };
 
@@ -209,7 +261,58 @@ void add_cp(const TrainingConfig& config, const Cluster& cluster, double layers_
   add(out.backward_input, 2 * pass);
 }
 
+// The messages between a token's rank and its experts. Computing waits for them.
+void add_ep(const TrainingConfig& config, const Cluster& cluster, double layers_of_stage,
+            double recomputed, StageSeconds& out) {
+  if (config.expert_parallel == 1 || layers_of_stage == 0) return;
+  const layers::MoeCost cost = moe_cost(mixture_case(config));
+  const Spread ep = spread(cluster, config.expert_parallel, config.degrees.tp);
+  const auto seconds = [&](const layers::MoePass& pass) {
+    double sum = tp_seconds(pass.calls, cluster, ep);
+    for (const auto& [label, traffic] : pass.messages)
+      sum += exchange_s(cluster, ep, static_cast<double>(traffic.messages_sent),
+                        static_cast<double>(traffic.bytes_sent));
+    return sum;
+  };
+  out.forward.ep += layers_of_stage * seconds(cost.forward);
+  out.recompute.ep += recomputed * seconds(cost.forward);
+  out.backward_input.ep += layers_of_stage * seconds(cost.backward_input);
+}
+
 }  // namespace
+
+LayerCount count_layers(const TrainingConfig& config, int stage, int begin, int end) {
+  const int first = stage * (config.model.layers / config.degrees.pp);
+  LayerCount count;
+  for (int layer = first + begin; layer < first + end; ++layer)
+    ++(config.model.has_experts(layer) ? count.with_experts : count.dense);
+  return count;
+}
+
+LayerCount count_layers(const TrainingConfig& config, int stage) {
+  return count_layers(config, stage, 0, config.model.layers / config.degrees.pp);
+}
+
+layers::MoeCase mixture_case(const TrainingConfig& config) {
+  return moe_case(config.model,
+                  {.stage = {},
+                   .sequences = config.batch.micro_batch_size,
+                   .dtype = config.precision.dtype,
+                   .experts = {.degrees = {.ep = config.expert_parallel}}},
+                  0);
+}
+
+double expert_bytes(const layers::MoePass& pass) {
+  double bytes = 0;
+  for (const auto& [label, traffic] : pass.messages)
+    bytes += static_cast<double>(traffic.bytes_sent);
+  for (const layers::CollectiveCalls& call : pass.calls)
+    bytes += static_cast<double>(call.calls) *
+             sent_bytes(call.operation, call.ranks,
+                        static_cast<double>(call.elements) *
+                            static_cast<double>(machine::size_of(call.dtype)));
+  return bytes;
+}
 
 Seconds& Seconds::operator+=(const Seconds& other) {
   gemm += other.gemm;
@@ -217,13 +320,15 @@ Seconds& Seconds::operator+=(const Seconds& other) {
   memory += other.memory;
   tp += other.tp;
   cp += other.cp;
+  ep += other.ep;
   tp_hidden += other.tp_hidden;
   cp_hidden += other.cp_hidden;
   return *this;
 }
 
 Seconds Seconds::scaled(double by) const {
-  return {gemm * by, attention * by, memory * by, tp * by, cp * by, tp_hidden * by, cp_hidden * by};
+  return {gemm * by, attention * by, memory * by,    tp * by,
+          cp * by,   ep * by,        tp_hidden * by, cp_hidden * by};
 }
 
 Seconds StageSeconds::sum() const {
@@ -237,24 +342,31 @@ Seconds StageSeconds::sum() const {
 StageSeconds stage_seconds(const TrainingConfig& config, const Cluster& cluster,
                            const Software& software, int stage) {
   const Layer layer(config, cluster.gpu, software);
-  const double layers = as_double(config.model.layers) / config.degrees.pp;
+  const LayerCount own = count_layers(config, stage);
+  const double layers = own.dense + own.with_experts;
   StageSeconds out;
-  out.forward = layer.forward().scaled(layers);
-  out.backward_input = layer.backward_input().scaled(layers);
-  out.backward_weights = layer.backward_weights().scaled(layers);
+  out.forward = layer.forward(own);
+  out.backward_input = layer.backward_input(own);
+  out.backward_weights = layer.backward_weights(own);
+  LayerCount again;
   const layers::ActivationOptions& options = config.activations;
   if (options.recompute_granularity == RecomputeGranularity::full) {
-    double again = 0;
     for (const layers::LayerGroup& group :
-         layer_groups(options, static_cast<std::size_t>(config.model.layers / config.degrees.pp)))
-      if (group.recomputed) again += as_double(static_cast<std::int64_t>(group.end - group.begin));
-    out.recompute = layer.forward().scaled(again);
+         layer_groups(options, static_cast<std::size_t>(config.model.layers / config.degrees.pp))) {
+      if (!group.recomputed) continue;
+      const LayerCount of_group =
+          count_layers(config, stage, static_cast<int>(group.begin), static_cast<int>(group.end));
+      again.dense += of_group.dense;
+      again.with_experts += of_group.with_experts;
+    }
+    out.recompute = layer.forward(again);
   } else if (options.recompute_granularity == RecomputeGranularity::selective) {
     out.recompute = layer.core_again().scaled(layers);
   }
   add_ends(config, cluster.gpu, stage == 0, stage == config.degrees.pp - 1, out);
   add_tp(config, cluster, software, stage, out);
   add_cp(config, cluster, layers, out);
+  add_ep(config, cluster, own.with_experts, again.with_experts, out);
   return out;
 }
 

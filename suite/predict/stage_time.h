@@ -1,6 +1,7 @@
 #pragma once
 // The time of one micro-batch through the layers of a pipeline stage, by kind.
 
+#include "layers/experts/moe_cost.h"
 #include "suite/configuration/training_config.h"
 #include "suite/predict/cluster.h"
 #include "suite/predict/software.h"
@@ -9,10 +10,10 @@ namespace suite::predict {
 
 struct Seconds {
   double gemm = 0, attention = 0, memory = 0;  // computing
-  double tp = 0, cp = 0;                       // communication that computing waits for
+  double tp = 0, cp = 0, ep = 0;               // communication that computing waits for
   double tp_hidden = 0, cp_hidden = 0;         // communication beside computing
   double computing() const { return gemm + attention + memory; }
-  double total() const { return computing() + tp + cp; }
+  double total() const { return computing() + tp + cp + ep; }
   Seconds& operator+=(const Seconds& other);
   Seconds scaled(double by) const;
 };
@@ -24,6 +25,20 @@ struct StageSeconds {
   }
   Seconds sum() const;
 };
+
+// Layers of a stage.
+struct LayerCount {
+  double dense = 0, with_experts = 0;
+};
+// The layers [begin, end) of a stage.
+LayerCount count_layers(const TrainingConfig& config, int stage, int begin, int end);
+LayerCount count_layers(const TrainingConfig& config, int stage);
+
+// One layer with experts, by the closed forms of layers/experts/moe_cost.h: all experts get the
+// same number of tokens.
+layers::MoeCase mixture_case(const TrainingConfig& config);
+// Bytes that a rank sends to the other ranks of the experts in one pass of a layer.
+double expert_bytes(const layers::MoePass& pass);
 
 // config: complete (resolve.h). stage: of config.degrees.pp.
 StageSeconds stage_seconds(const TrainingConfig& config, const Cluster& cluster,

@@ -96,6 +96,35 @@ Pipelined pipelined(const TrainingConfig& config, const std::vector<StageSeconds
   return {simulation.makespan_s, simulation.busy_s};
 }
 
+// Parameters of a rank, and the ranks that hold the same ones: of an expert, those with its
+// replicas (layers/experts/expert_groups.h).
+struct Replicated {
+  double parameters;
+  int ranks;
+  Spread group;
+  double shard() const { return parameters / ranks; }
+};
+std::vector<Replicated> replicated(const TrainingConfig& config, const Cluster& cluster) {
+  const int d = config.shards(), e = config.expert_parallel, t = config.degrees.tp;
+  const double psi =
+      configuration::parameters_of_rank(config.model, config.degrees, config.expert_parallel);
+  if (e == 1) return {{psi, d, spread(cluster, d, t)}};
+  const layers::MoeParameters each = moe_parameters(config.model.mixture(), {.ep = e});
+  const double experts = static_cast<double>(config.model.moe_layers()) / config.degrees.pp *
+                         static_cast<double>(each.of_experts);
+  return {{psi - experts, d, spread(cluster, d, t)},
+          {experts, d / e, spread(cluster, d / e, t * e)}};
+}
+double parameters(const std::vector<Replicated>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), 0.0,
+                         [](double sum, const Replicated& one) { return sum + one.parameters; });
+}
+double shard(const TrainingConfig& config, const std::vector<Replicated>& parts) {
+  if (config.zero.stage == 0) return parameters(parts);
+  return std::accumulate(parts.begin(), parts.end(), 0.0,
+                         [](double sum, const Replicated& one) { return sum + one.shard(); });
+}
+
 // The reduction of gradients and the gathers of values over data and context parallelism, by the
 // volumes of zero/cost/cost.h.
 struct Reduction {
@@ -103,16 +132,20 @@ struct Reduction {
   double exposed_s = 0, hidden_s = 0;
 };
 Reduction reduction(const TrainingConfig& config, const Cluster& cluster, const Software& software,
-                    const StageSeconds& stage, double psi) {
+                    const StageSeconds& stage, const std::vector<Replicated>& parts) {
   Reduction out;
-  const int d = config.shards();
-  if (d == 1) return out;
+  if (config.shards() == 1) return out;
   const int z = config.zero.stage, m = config.micro_batches();
-  const Spread group = spread(cluster, d, config.degrees.tp);
   const bool one_adapter = software.one_adapter && z == 3;
-  const auto add = [&](Operation operation, double bytes, double times) {
-    out.bytes += times * sent_bytes(operation, d, bytes);
-    return times * collective_s(cluster, operation, group, bytes, one_adapter);
+  // width: bytes of a parameter.
+  const auto add = [&](Operation operation, double width, double times) {
+    double seconds = 0;
+    for (const Replicated& one : parts) {
+      const double bytes = one.parameters * width;
+      out.bytes += times * sent_bytes(operation, one.ranks, bytes);
+      seconds += times * collective_s(cluster, operation, one.group, bytes, one_adapter);
+    }
+    return seconds;
   };
   const double layers = std::max(1, config.model.layers / config.degrees.pp);
   // Hides communication beside computing, except for the last of its buckets.
@@ -121,8 +154,8 @@ Reduction reduction(const TrainingConfig& config, const Cluster& cluster, const 
     out.exposed_s += exposed;
     out.hidden_s += seconds - exposed;
   };
-  const double gradients = psi * std::max(software.gradient_bytes, width(config));
-  const double values = psi * width(config);
+  const double gradients = std::max(software.gradient_bytes, width(config));
+  const double values = width(config);
   const bool full = config.activations.recompute_granularity == RecomputeGranularity::full;
   const double backwards = (z >= 2 ? m : 1) * stage.backward();
   const double computing = m * (stage.backward() + stage.forward.total());
@@ -134,6 +167,7 @@ Reduction reduction(const TrainingConfig& config, const Cluster& cluster, const 
   const double reduced = add(Operation::reduce_scatter, gradients, reductions);
   if (z < 3) {
     hide(software.reduction_overlap, reduced, backwards, layers * reductions);
+    const int d = config.shards();
     const double published = config.zero.options.all_gathers_values
                                  ? add(Operation::all_gather, values, 1)
                                  : add(Operation::broadcast, values / d, d);
@@ -151,9 +185,8 @@ Reduction reduction(const TrainingConfig& config, const Cluster& cluster, const 
   return out;
 }
 
-double offload_seconds(const TrainingConfig& config, const Cluster& cluster, double psi) {
+double offload_seconds(const TrainingConfig& config, const Cluster& cluster, double shard) {
   const zero::StepOptions& options = config.zero.options;
-  const double shard = psi / (config.zero.stage >= 1 ? config.shards() : 1);
   const auto node = static_cast<double>(cluster.gpus_per_node);
   const double E = width(config);
   double seconds = 0;
@@ -197,6 +230,15 @@ double cp_bytes(const TrainingConfig& config) {
   const bool full = config.activations.recompute_granularity == RecomputeGranularity::full;
   return (full ? 4 : 3) * (config.degrees.cp - 1) * part * model.layers / config.degrees.pp *
          config.micro_batches();
+}
+
+// The messages of the experts' layers on the slowest stage.
+double ep_bytes(const TrainingConfig& config, int stage) {
+  if (config.expert_parallel == 1) return 0;
+  const layers::MoeCost cost = moe_cost(mixture_case(config));
+  const bool full = config.activations.recompute_granularity == RecomputeGranularity::full;
+  return count_layers(config, stage).with_experts * config.micro_batches() *
+         ((full ? 2 : 1) * expert_bytes(cost.forward) + expert_bytes(cost.backward_input));
 }
 
 void add_flops(Prediction& out, const TrainingConfig& config, const Cluster& cluster) {
@@ -262,11 +304,16 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
     throw std::invalid_argument(
         "predict requires architecture decoder or encoder, because it has no time of cross "
         "attention (got encoder-decoder)");
-  if (config.model.has_experts())
+  if (config.model.has_experts() && degrees.tp * degrees.cp > 1)
     throw std::invalid_argument(
-        fmt::format("predict requires a model without experts, because it has no time of routers "
-                    "and dispatchers (got num-experts {})",
-                    config.model.moe.num_experts));
+        fmt::format("predict requires tp 1 and cp 1 for a model with experts, as the training step "
+                    "does (got tp {} and cp {})",
+                    degrees.tp, degrees.cp));
+  const int experts = config.model.has_experts() ? config.model.moe.num_experts : 1;
+  if (experts % config.expert_parallel != 0 || config.shards() % config.expert_parallel != 0)
+    throw std::invalid_argument(fmt::format(
+        "expert-model-parallel-size is {}; expected a divisor of {} experts and of dp {}",
+        config.expert_parallel, experts, config.shards()));
   if (config.micro_batches() < 1)
     throw std::invalid_argument(
         fmt::format("global-batch-size is {}; expected at least data-parallel size {} x "
@@ -279,7 +326,8 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
                     degrees.pp, config.model.layers));
   std::vector<StageSeconds> stages;
   for (int stage = 0; stage < degrees.pp; ++stage)  // the stages between the ends are equal
-    stages.push_back(stage > 1 && stage < degrees.pp - 1
+    stages.push_back(stage > 1 && stage < degrees.pp - 1 &&
+                             (config.model.layers / degrees.pp) % config.model.moe_layer_freq == 0
                          ? stages.back()
                          : stage_seconds(config, cluster, software, stage));
   const Boundary between = boundary(config, cluster, software);
@@ -293,8 +341,8 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
   out.recompute_s = stage.recompute.total() * m;
   const double busy = pipeline.busy_s[static_cast<std::size_t>(slowest)];
   out.bubble_s = pipeline.makespan_s - busy;
-  const double psi = configuration::parameters_of_rank(config.model, degrees);
-  const Reduction dp = reduction(config, cluster, software, stage, psi);
+  const std::vector<Replicated> parts = replicated(config, cluster);
+  const Reduction dp = reduction(config, cluster, software, stage, parts);
   const bool tied = !config.model.untie_embeddings_and_output_weights && degrees.pp > 1;
   const double table = static_cast<double>(config.model.vocabulary) * config.model.hidden /
                        degrees.tp * software.gradient_bytes;
@@ -302,15 +350,16 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
   const double embedding_s = tied ? collective_s(cluster, Operation::all_reduce, ends, table) : 0;
   const bool host = config.zero.options.offload_optimizer.device != zero::OffloadDevice::none;
   if (!host)
-    out.optimizer_s = streaming_s(
-        cluster.gpu,
-        psi / (config.zero.stage >= 1 ? config.shards() : 1) * software.optimizer_bytes, 10);
-  out.offload_s = offload_seconds(config, cluster, psi);
+    out.optimizer_s = streaming_s(cluster.gpu, shard(config, parts) * software.optimizer_bytes, 10);
+  out.offload_s = offload_seconds(config, cluster, shard(config, parts));
   out.step_s = pipeline.makespan_s + dp.exposed_s + embedding_s + out.optimizer_s + out.offload_s;
   add_group(out, {"tp", degrees.tp, spread(cluster, degrees.tp, 1).leaves_node(),
                   tp_bytes(config, out.slowest_stage), out.stage.tp, out.stage.tp_hidden});
   add_group(out, {"cp", degrees.cp, spread(cluster, degrees.cp, degrees.tp).leaves_node(),
                   cp_bytes(config), out.stage.cp, out.stage.cp_hidden});
+  add_group(out, {"ep", config.expert_parallel,
+                  spread(cluster, config.expert_parallel, degrees.tp).leaves_node(),
+                  ep_bytes(config, out.slowest_stage), out.stage.ep, 0});
   add_group(out, {"dp", config.shards(), spread(cluster, config.shards(), degrees.tp).leaves_node(),
                   dp.bytes, dp.exposed_s, dp.hidden_s});
   const double messages = 2 * m * (degrees.pp > 1 ? 1 : 0);

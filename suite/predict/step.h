@@ -17,7 +17,7 @@ namespace suite::predict {
 
 // Communication of one group in a step, for a rank of the slowest stage.
 struct GroupTime {
-  std::string group;  // "tp", "cp", "dp", "pp", "embedding"
+  std::string group;  // "tp", "cp", "ep", "dp", "pp", "embedding"
   int ranks = 1;
   bool on_network = false;  // else within a node
   double bytes = 0;         // sent
@@ -50,7 +50,7 @@ struct Prediction {
 enum class Pipeline : unsigned char { simulated, lower_bound };
 
 // config: complete (resolve.h). Throws std::invalid_argument for a configuration without a
-// schedule, and for an encoder-decoder.
+// schedule, for an encoder-decoder, and for experts with tp or cp.
 Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
                         const Software& software, Pipeline mode = Pipeline::simulated);
 

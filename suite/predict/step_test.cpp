@@ -10,6 +10,7 @@
 #include "pipeline/simulate.h"
 #include "suite/configuration/models.h"
 #include "suite/plan/model_shape.h"
+#include "suite/predict/kernel_time.h"
 #include "suite/predict/stage_time.h"
 
 namespace suite::predict {
@@ -27,6 +28,15 @@ TrainingConfig gpt3(machine::Degrees degrees, int micro_batches) {
   return config;
 }
 
+TrainingConfig mixtral(machine::Degrees degrees, int experts, int micro_batches) {
+  TrainingConfig config = gpt3(degrees, micro_batches);
+  config.model = named_model("mixtral_8x7b");
+  config.expert_parallel = experts;
+  config.activations.recompute_granularity = layers::RecomputeGranularity::none;
+  config.activations.use_flash_attn = true;
+  return config;
+}
+
 std::vector<TrainingConfig> several() {
   std::vector<TrainingConfig> all{gpt3({.tp = 8, .dp = 2, .pp = 8}, 16),
                                   gpt3({.tp = 4, .dp = 16}, 2), gpt3({.dp = 64}, 3),
@@ -38,6 +48,10 @@ std::vector<TrainingConfig> several() {
   all.back().pipeline.schedule = "zb_h1";
   all.push_back(all[2]);
   all.back().zero.options.offload_optimizer.device = zero::OffloadDevice::nvme;
+  all.push_back(mixtral({.dp = 16, .pp = 4}, 8, 16));
+  all.back().zero.stage = 1;
+  all.push_back(mixtral({.dp = 32}, 4, 2));
+  all.back().activations.recompute_granularity = layers::RecomputeGranularity::full;
   return all;
 }
 
@@ -163,6 +177,54 @@ TEST(PredictStep, BytesOfDataParallelismAreThePapers) {
   }
 }
 
+// Each of the 4,096 tokens goes to two of eight experts, each on a rank of its own: 1,024 of its
+// 8,192 rows stay. Dispatch sends the others, and combine as many rows of other ranks' tokens, in
+// forward and in backward. Before, the ranks gather the counts of eight experts.
+TEST(PredictStep, ExpertsGetEveryTokenTwice) {
+  const int m = 16, layers = 32 / 4;
+  const Prediction p = predict_step(mixtral({.dp = 16, .pp = 4}, 8, m), read_cluster("dgx_h100"),
+                                    find_software("megatron_core"));
+  ASSERT_NE(group(p, "ep"), nullptr);
+  EXPECT_EQ(group(p, "ep")->ranks, 8);
+  EXPECT_FALSE(group(p, "ep")->on_network);
+  EXPECT_GT(group(p, "ep")->exposed_s, 0);
+  const double rows = 2 * (8192 - 1024), pass = rows * 4096 * 2, counts = 7 * 8 * 4;
+  EXPECT_DOUBLE_EQ(group(p, "ep")->bytes, m * layers * (2 * pass + counts));
+}
+
+TEST(PredictStep, OneExpertIsAPerceptronWithARouter) {
+  const Cluster cluster = read_cluster("dgx_h100");
+  const Software& software = find_software("megatron_core");
+  TrainingConfig one = mixtral({.dp = 8}, 1, 1);
+  one.model.moe.num_experts = one.model.moe.topk = 1;
+  TrainingConfig dense = one;
+  dense.model.moe.num_experts = 0;
+  const StageSeconds with = stage_seconds(one, cluster, software, 0),
+                     without = stage_seconds(dense, cluster, software, 0);
+  const double n = 4096, h = 4096;
+  const auto router = [&](Gemm gemm) {
+    return 32 * gemm_s(cluster.gpu, gemm, one.precision.dtype);
+  };
+  EXPECT_NEAR(with.forward.gemm - without.forward.gemm, router({n, 1, h}), 1e-12);
+  EXPECT_NEAR(with.backward_input.gemm - without.backward_input.gemm, router({n, h, 1}), 1e-12);
+  EXPECT_NEAR(with.backward_weights.gemm - without.backward_weights.gemm, router({h, 1, n}), 1e-12);
+  EXPECT_GT(with.forward.memory, without.forward.memory);  // copies of rows
+}
+
+// The replicas of an expert are every eighth rank; all ranks hold the other parameters.
+TEST(PredictStep, GradientsOfExpertsAreReducedAmongTheirReplicas) {
+  const int d = 32, e = 8;
+  Software software = find_software("megatron_core");
+  software.gradient_bytes = 2;
+  TrainingConfig config = mixtral({.dp = d}, e, 1);
+  config.zero.stage = 1;
+  const double of_experts = 32.0 * 3 * 14336 * 4096;  // one expert of each layer
+  const double others = configuration::parameters_of(config.model) - 8 * of_experts;
+  const double whole = others * (d - 1) / d + of_experts * (d / e - 1) / (d / e);
+  const Prediction p = predict_step(config, read_cluster("dgx_h100"), software);
+  EXPECT_NEAR(group(p, "dp")->bytes / (2 * 2 * whole), 1, 1e-4);
+}
+
 TEST(PredictStep, TheBubbleIsThePapersIfStagesAreEqual) {
   Cluster cluster = read_cluster("dgx_h100");
   cluster.network.latency_s = cluster.node.latency_s = 0;
@@ -194,6 +256,11 @@ TEST(PredictStep, RejectsBatchesAndStagesThatDoNotDivide) {
                std::invalid_argument);
   EXPECT_THROW(predict_step(gpt3({.pp = 7}, 7), cluster, find_software("megatron_core")),
                std::invalid_argument);
+  EXPECT_THROW(predict_step(mixtral({.dp = 8}, 3, 1), cluster, find_software("megatron_core")),
+               std::invalid_argument);
+  EXPECT_THROW(
+      predict_step(mixtral({.tp = 2, .dp = 8}, 8, 1), cluster, find_software("megatron_core")),
+      std::invalid_argument);
   EXPECT_THROW(find_software("megatron"), std::invalid_argument);
 }
 
