@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ten steps of training equal those of PyTorch: the losses of BERT's, T5's and GPT-2's shape, and of experts, at mixed degrees.
+"""Ten steps of training equal those of PyTorch: the losses of BERT's, T5's, GPT-2's and Llama's shape, and of experts.
 
 PyTorch computes the model, its gradients and AdamW in double. Initial values, sequences and masks are drawn here again,
 after the comments of machine/device/random.h, layers/parameter.h and suite/trainer/encoder_examples.h. Without PyTorch the
@@ -14,7 +14,7 @@ from process import NO_FIGURES, TemporaryFolder, read_run, shardmark
 try:
     import numpy as np
     import torch
-    from torch.nn.functional import cross_entropy, embedding, gelu, layer_norm, linear, rms_norm, scaled_dot_product_attention
+    from torch.nn.functional import cross_entropy, embedding, gelu, layer_norm, linear, rms_norm, scaled_dot_product_attention, silu
 except ImportError:
     print("skipped: numpy and torch are not installed")
     sys.exit(77)
@@ -27,7 +27,7 @@ HIDDEN, HEADS, BUCKETS = 32, 4, 32
 CASE = ["--reference", "none", "--no-limits", "--max-seconds", "0.01", "--dtype", "float", "--transport", "shared_memory",
         "--optimizer", "adamw", "--model-args", "none", "--micro-batch-size", "1", "--uneven-tokens", "off",
         "--recompute-granularity", "none", "--use-flash-attn", "off", "--schedule", "1f1b", "--offload_optimizer", "none",
-        "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default"]
+        "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default", "--freeze", "none"]
 WORD = (1 << 64) - 1
 
 
@@ -237,6 +237,47 @@ class T5(Model):
         return tokens, list(TEXT[SEQUENCE + 1:both + 1]), list(TEXT[SEQUENCE:both]), length
 
 
+class Llama(Model):
+    """RMSNorm, SwiGLU, rotary positions in halves as in GPT-NeoX, two heads of queries for each of keys, no biases, and
+    an output weight of its own."""
+    biases, heads, groups, inner = False, 8, 4, 96
+
+    def add_block(self, index, block):
+        super().add_block(index, block)
+        head = HIDDEN // self.heads
+        self.linears.update({block + "attention.qkv": ((self.heads + 2 * self.groups) * head, HIDDEN),
+                             block + "mlp.fc1": (2 * self.inner, HIDDEN), block + "mlp.fc2": (HIDDEN, self.inner)})
+
+    def add_ends(self):
+        self.shapes["head.output.weight"] = (self.vocabulary, HIDDEN)
+
+    def turned(self, x):
+        half = x.shape[-1] // 2
+        angle = torch.arange(SEQUENCE).double()[:, None] * 10000.0 ** (-torch.arange(half).double() / half)
+        first, second = x[..., :half], x[..., half:]
+        return torch.cat((first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()), -1)
+
+    def attention(self, x, block, **options):
+        shared = self.heads // self.groups
+        rows = self.dense(self.normed(x, block + "norm1"), block + "attention.qkv")
+        rows = rows.view(SEQUENCES, SEQUENCE, self.groups, shared + 2, -1).transpose(1, 2)
+        q = self.turned(rows[..., :shared, :].permute(0, 1, 3, 2, 4).flatten(1, 2))
+        k = self.turned(rows[..., shared, :]).repeat_interleave(shared, 1)
+        v = rows[..., shared + 1, :].repeat_interleave(shared, 1)
+        return self.dense(joined(scaled_dot_product_attention(q, k, v, **options)), block + "attention.projection")
+
+    def perceptron(self, x, block):
+        gate, up = self.dense(self.normed(x, block + "norm2"), block + "mlp.fc1").chunk(2, -1)
+        return self.dense(silu(gate) * up, block + "mlp.fc2")
+
+    def logits(self, tokens, *_):
+        x = self.embedded(tokens)
+        for block in self.blocks():
+            x = x + self.attention(x, block, is_causal=True)
+            x = x + self.perceptron(x, block)
+        return linear(self.normed(x, "head.norm"), self.values["head.output.weight"])
+
+
 class Experts(Model):
     """A mixture of experts after Megatron-Core's router (topk, switch_load_balancing_loss_func, z_loss_func). A sequence
     is a micro-batch, whose losses are means over its tokens."""
@@ -335,6 +376,11 @@ class Losses(TemporaryFolder):
     def test_gpt2(self):
         self.compare("tiny", Model(), SEQUENCE, "--ranks", "4", "--tensor-model-parallel-size", "2",
                      "--data-parallel-size", "2", "--sequence-parallel", "off", "--zero-stage", "2")
+
+    def test_llama(self):
+        self.compare("llama_tiny", Llama(), SEQUENCE, "--ranks", "8", "--tensor-model-parallel-size", "2",
+                     "--pipeline-model-parallel-size", "2", "--data-parallel-size", "2", "--sequence-parallel", "on",
+                     "--zero-stage", "3")
 
     def test_experts(self):
         self.compare("moe_tiny", Experts(), SEQUENCE, "--ranks", "4", "--pipeline-model-parallel-size", "2",
