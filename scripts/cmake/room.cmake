@@ -120,21 +120,31 @@ function(room_tests name tests busy)
   gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 ${others} PROPERTIES LABELS ${name})
 endfunction()
 
-# Runs a suite of a room's tests on four virtual GPUs, in the orders of streams that are not the default
-# (preset virtual-gpu).
-function(test_on_virtual_gpus name suite)
-  if(NOT SHARDMARK_CUDA STREQUAL "VIRTUAL")
-    return()
-  endif()
-  foreach(order eager random:1 random:2 random:3)
-    set(full)
-    if(order MATCHES "random:[23]")
-      set(full ";full")
-    endif()
-    add_test(NAME ${suite}_${order} COMMAND ${name}_test --gtest_filter=*${suite}*)
-    set_tests_properties(${suite}_${order} PROPERTIES LABELS "${name};virtual_gpu${full}" TIMEOUT 300
-      ENVIRONMENT "SHARDMARK_VIRTUAL_GPUS=4;SHARDMARK_VIRTUAL_STREAMS=${order}")
+# Runs tests in the orders of streams that are not the default (preset virtual-gpu): CI in two of them,
+# scripts/test --full in all. The number of a random order is its seed.
+function(test_in_stream_orders name)
+  cmake_parse_arguments(ARG "" "" "LABELS;COMMAND;ENVIRONMENT" ${ARGN})
+  set(orders eager random:1)
+  foreach(seed RANGE 2 20)
+    list(APPEND orders random:${seed})
   endforeach()
+  foreach(order ${orders})
+    set(labels ${ARG_LABELS})
+    if(NOT order MATCHES "^(eager|random:1)$")
+      list(APPEND labels full)
+    endif()
+    set(environment ${ARG_ENVIRONMENT} SHARDMARK_VIRTUAL_STREAMS=${order})
+    add_test(NAME ${name}_${order} COMMAND ${ARG_COMMAND})
+    set_tests_properties(${name}_${order} PROPERTIES LABELS "${labels}" ENVIRONMENT "${environment}" TIMEOUT 300)
+  endforeach()
+endfunction()
+
+# Runs a suite of a room's tests on four virtual GPUs, in all orders of streams.
+function(test_on_virtual_gpus name suite)
+  if(SHARDMARK_CUDA STREQUAL "VIRTUAL")
+    test_in_stream_orders(${suite} LABELS ${name} virtual_gpu COMMAND ${name}_test --gtest_filter=*${suite}*
+                          ENVIRONMENT SHARDMARK_VIRTUAL_GPUS=4)
+  endif()
 endfunction()
 
 function(room name)
