@@ -1,0 +1,157 @@
+#include "layers/tensor_grids/grid_cost.h"
+
+#include <algorithm>
+
+namespace layers {
+namespace {
+
+using machine::Dtype, machine::Operation;
+
+constexpr std::string_view row = "tp_row", column = "tp_column", depth = "tp_depth";
+
+// A matrix of a product: elements of a rank's block while it is multiplied, and their dtype.
+struct Operand {
+  std::int64_t elements;
+  Dtype dtype;
+  std::size_t bytes() const { return static_cast<std::size_t>(elements) * size_of(dtype); }
+};
+
+// Adds q calls, one with each root.
+void each_root(GridPass& pass, std::string_view group, Operation operation, const Operand& block,
+               int q) {
+  for (int root = 0; root < q; ++root)
+    pass.calls.push_back(
+        {std::string(group), operation, block.dtype, q, block.elements, 1, {}, root});
+}
+
+void one_call(GridPass& pass, std::string_view group, Operation operation, const Operand& whole,
+              int ranks, int root = 0) {
+  if (ranks > 1)
+    pass.calls.push_back(
+        {std::string(group), operation, whole.dtype, ranks, whole.elements, 1, {}, root});
+}
+
+// The operand that moves to all ranks of a group, or whose sum over the group moves.
+void summa(GridPass& pass, std::string_view group, bool is_sum, const Operand& block, int q) {
+  if (q == 1) return;
+  each_root(pass, group, is_sum ? Operation::reduce : Operation::broadcast, block, q);
+  pass.buffers += block.bytes();
+}
+
+// q - 1 shifts, and an exchange unless the block is where it should be. The exchange is an
+// all-to-all with one part that is not empty.
+void cannon(GridPass& pass, std::string_view group, const Operand& block, int q, bool in_place) {
+  if (q == 1) return;
+  const auto hops = static_cast<std::uint64_t>(q - 1);
+  auto& labels = pass.messages[std::string(group)];
+  labels[{Operation::send_receive, block.dtype}] +=
+      {hops * block.bytes(), hops, hops * block.bytes(), hops};
+  if (!in_place)
+    labels[{Operation::all_to_all_v, block.dtype}] += {block.bytes(), hops, block.bytes(), hops};
+  pass.buffers += 2 * block.bytes();
+}
+
+// M/q x K/q, K/q x F/q and M/q x F/q blocks; of 2.5d M is that of one layer.
+void two_dimensions(GridLinearCost& cost, const GridLinearCase& c, Dtype gradients) {
+  const int q = c.q;
+  const std::int64_t M = c.tokens / c.depth;
+  const Operand x{M * c.in / (q * q), c.dtype}, w{c.in * c.out / (q * q), c.dtype},
+      d_w{w.elements, gradients};
+  if (c.cannon) {
+    const bool first_row = c.place.i == 0, first_column = c.place.j == 0;
+    cannon(cost.forward, row, x, q, first_row);
+    cannon(cost.forward, column, w, q, first_column);
+    cannon(cost.backward_input, column, w, q, first_column);
+    cannon(cost.backward_input, row, x, q, c.place.i == q - 1);
+    cannon(cost.backward_weights, row, x, q, first_row);
+    cannon(cost.backward_weights, column, d_w, q, c.place.j == q - 1);
+  } else {
+    summa(cost.forward, row, false, x, q);
+    summa(cost.forward, column, false, w, q);
+    summa(cost.backward_input, column, false, w, q);
+    summa(cost.backward_input, row, true, x, q);
+    summa(cost.backward_weights, row, false, x, q);
+    summa(cost.backward_weights, column, true, d_w, q);
+  }
+  one_call(cost.backward_weights, depth, Operation::all_reduce, d_w, c.depth);
+  if (q > 1 || c.depth > 1) cost.backward_weights.buffers += d_w.bytes();
+  cost.parameters = w.elements;
+  if (!c.bias) return;
+
+  const Operand b{c.out / q, c.dtype}, d_b{b.elements, gradients};
+  one_call(cost.forward, column, Operation::broadcast, b, q);
+  one_call(cost.backward_weights, column, Operation::reduce, d_b, q);
+  if (c.place.i == 0) {
+    one_call(cost.backward_weights, depth, Operation::all_reduce, d_b, c.depth);
+    cost.parameters += b.elements;
+  } else {
+    cost.forward.buffers = std::max(cost.forward.buffers, b.bytes());
+  }
+  if (q > 1 || c.depth > 1)
+    cost.backward_weights.buffers = std::max(cost.backward_weights.buffers, d_b.bytes());
+}
+
+void three_dimensions(GridLinearCost& cost, const GridLinearCase& c, Dtype gradients) {
+  const int l = c.q;
+  const bool first = c.layer == PairPlace::first;
+  const std::string_view of_x = first ? depth : row, of_y = first ? row : depth;
+  const Operand x{c.tokens * c.in / (l * l), c.dtype}, w{c.in * c.out / (l * l), c.dtype},
+      y{c.tokens * c.out / (l * l), c.dtype}, d_w{w.elements, gradients};
+  cost.parameters = w.elements / l;
+  if (l > 1) {
+    one_call(cost.forward, of_x, Operation::all_gather, x, l);
+    one_call(cost.forward, column, Operation::all_gather, w, l);
+    one_call(cost.forward, of_y, Operation::reduce_scatter, y, l);
+    cost.forward.buffers = x.bytes() + w.bytes() + y.bytes();
+    one_call(cost.backward_input, of_y, Operation::all_gather, y, l);
+    one_call(cost.backward_input, column, Operation::all_gather, w, l);
+    one_call(cost.backward_input, of_x, Operation::reduce_scatter, x, l);
+    cost.backward_input.buffers = w.bytes() + x.bytes();
+    cost.kept = y.bytes();
+    one_call(cost.backward_weights, of_x, Operation::all_gather, x, l);
+    one_call(cost.backward_weights, column, Operation::reduce_scatter, d_w, l);
+    cost.backward_weights.buffers =
+        x.bytes() + d_w.bytes() + d_w.bytes() / static_cast<std::size_t>(l);
+  }
+  if (!c.bias) return;
+
+  // The diagonal of the axes j and k stores pieces, by i.
+  const int diagonal = first ? c.place.k : c.place.j;
+  const bool stores = c.place.j == c.place.k;
+  const Operand b{c.out / l, c.dtype}, piece{b.elements / l, c.dtype}, d_b{b.elements, gradients},
+      d_piece{piece.elements, gradients};
+  if (stores) cost.parameters += piece.elements;
+  if (l == 1) return;
+  one_call(cost.forward, of_y, Operation::broadcast, piece, l, diagonal);
+  one_call(cost.forward, column, Operation::all_gather, b, l);
+  one_call(cost.backward_weights, column, Operation::reduce_scatter, d_b, l);
+  one_call(cost.backward_weights, of_y, Operation::reduce, d_piece, l, diagonal);
+  cost.forward.buffers = std::max(cost.forward.buffers, b.bytes() + (stores ? 0 : piece.bytes()));
+  cost.backward_weights.buffers =
+      std::max(cost.backward_weights.buffers, d_b.bytes() + d_piece.bytes());
+}
+
+void one_dimension(GridLinearCost& cost, const GridLinearCase& c) {
+  const bool first = c.layer == PairPlace::first;
+  if (first)
+    one_call(cost.backward_input, row, Operation::all_reduce, {c.tokens * c.in, c.dtype}, c.q);
+  else
+    one_call(cost.forward, row, Operation::all_reduce, {c.tokens * c.out, c.dtype}, c.q);
+  cost.parameters = c.in * c.out / c.q + (!c.bias ? 0 : first ? c.out / c.q : c.out);
+}
+
+}  // namespace
+
+GridLinearCost grid_linear_cost(const GridLinearCase& c) {
+  const Dtype gradients = c.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
+  GridLinearCost cost;
+  if (c.mode == TensorParallelMode::one_d)
+    one_dimension(cost, c);
+  else if (c.mode == TensorParallelMode::three_d)
+    three_dimensions(cost, c, gradients);
+  else
+    two_dimensions(cost, c, gradients);
+  return cost;
+}
+
+}  // namespace layers
