@@ -42,12 +42,12 @@ void summa(GridPass& pass, std::string_view group, bool is_sum, const Operand& b
 // all-to-all with one part that is not empty.
 void cannon(GridPass& pass, std::string_view group, const Operand& block, int q, bool in_place) {
   if (q == 1) return;
-  const auto hops = static_cast<std::uint64_t>(q - 1);
-  auto& labels = pass.messages[std::string(group)];
-  labels[{Operation::send_receive, block.dtype}] +=
-      {hops * block.bytes(), hops, hops * block.bytes(), hops};
+  pass.calls.push_back(
+      {std::string(group), Operation::send_receive, block.dtype, q, block.elements, q - 1});
+  const auto messages = static_cast<std::uint64_t>(q - 1);
   if (!in_place)
-    labels[{Operation::all_to_all_v, block.dtype}] += {block.bytes(), hops, block.bytes(), hops};
+    pass.messages[std::string(group)][{Operation::all_to_all_v, block.dtype}] +=
+        {block.bytes(), messages, block.bytes(), messages};
   pass.buffers += 2 * block.bytes();
 }
 
