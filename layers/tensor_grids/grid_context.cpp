@@ -39,7 +39,7 @@ void GridParameter::initialize(const GridContext& context, std::uint64_t seed, d
 void GridParameter::zero_gradient(const GridContext& context) {
   if (!held()) return;
   if (!gradient)
-    gradient = machine::Tensor(context.device, context.gradient_dtype(), value.shape(),
+    gradient = machine::Tensor(context.device, context.accumulator(), value.shape(),
                                machine::Category::gradients);
   context.kernels().fill(gradient, 0);
 }

@@ -48,7 +48,8 @@ struct GridContext {
 
   machine::Stream& stream() const { return device.stream(); }
   machine::Kernels& kernels() const { return device.stream().kernels(); }
-  machine::Dtype gradient_dtype() const { return collectives::gradient_dtype(dtype); }
+  // The dtype of gradients and of statistics of rows: float, or double for double.
+  machine::Dtype accumulator() const { return collectives::gradient_dtype(dtype); }
   const TensorGrid& grid() const { return groups.grid(); }
   int rank() const { return groups.rank(); }
   machine::Tensor tensor(machine::Shape shape, machine::Category category) const {

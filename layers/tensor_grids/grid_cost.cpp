@@ -7,7 +7,7 @@ namespace {
 
 using machine::Dtype, machine::Operation;
 
-constexpr std::string_view row = "tp_row", column = "tp_column", depth = "tp_depth";
+constexpr std::string_view row = "tp_row", column = "tp_column", tp_depth = "tp_depth";
 
 // A matrix of a product: elements of a rank's block while it is multiplied, and their dtype.
 struct Operand {
@@ -51,6 +51,67 @@ void cannon(GridPass& pass, std::string_view group, const Operand& block, int q,
   pass.buffers += 2 * block.bytes();
 }
 
+// A vector over the columns of a layer's output. 2d: parts on row 0. 3d: pieces on the diagonal of
+// the axes j and k, by i. 1d: no communication.
+struct Vector {
+  int n;  // of the groups
+  bool pieces, one_d, stores;
+  int depth, root;
+  std::string_view from;  // the group of its owner
+  std::int64_t whole, part;
+
+  Vector(const GridLinearCase& c, std::int64_t columns)
+      : n(c.q),
+        pieces(c.mode == TensorParallelMode::three_d),
+        one_d(c.mode == TensorParallelMode::one_d),
+        stores(one_d || (pieces ? c.place.j == c.place.k : c.place.i == 0)),
+        depth(c.depth),
+        root(!pieces                       ? 0
+             : c.layer == PairPlace::first ? c.place.k
+                                           : c.place.j),
+        from(!pieces                       ? column
+             : c.layer == PairPlace::first ? row
+                                           : tp_depth),
+        whole(one_d && c.layer == PairPlace::second ? columns : columns / c.q),
+        part(pieces ? whole / c.q : whole) {}
+
+  std::int64_t stored() const { return stores ? part : 0; }
+  // Add the calls of a pass. Return the bytes of buffers.
+  std::size_t gathered(GridPass& pass, Dtype dtype) const {
+    if (one_d || n == 1) return 0;
+    const Operand of_owner{part, dtype}, all{whole, dtype};
+    one_call(pass, from, Operation::broadcast, of_owner, n, root);
+    if (!pieces) return stores ? 0 : of_owner.bytes();
+    one_call(pass, column, Operation::all_gather, all, n);
+    return all.bytes();
+  }
+  // While it is gathered.
+  std::size_t piece_bytes(Dtype dtype) const {
+    return pieces && n > 1 && !stores ? Operand{part, dtype}.bytes() : 0;
+  }
+  std::size_t reduced(GridPass& pass, Dtype dtype) const {
+    if (one_d || (n == 1 && depth == 1)) return 0;
+    const Operand of_owner{part, dtype}, all{whole, dtype};
+    if (pieces) one_call(pass, column, Operation::reduce_scatter, all, n);
+    one_call(pass, from, Operation::reduce, of_owner, n, root);
+    if (stores) one_call(pass, tp_depth, Operation::all_reduce, of_owner, depth);
+    return all.bytes();
+  }
+  std::size_t reduced_piece_bytes(Dtype dtype) const {
+    return pieces && n > 1 ? Operand{part, dtype}.bytes() : 0;
+  }
+};
+
+void add_bias(GridLinearCost& cost, const GridLinearCase& c, Dtype gradients) {
+  const Vector bias(c, c.out);
+  cost.parameters += bias.stored();
+  cost.forward.buffers = std::max(cost.forward.buffers,
+                                  bias.gathered(cost.forward, c.dtype) + bias.piece_bytes(c.dtype));
+  cost.backward_weights.buffers =
+      std::max(cost.backward_weights.buffers, bias.reduced(cost.backward_weights, gradients) +
+                                                  bias.reduced_piece_bytes(gradients));
+}
+
 // M/q x K/q, K/q x F/q and M/q x F/q blocks; of 2.5d M is that of one layer.
 void two_dimensions(GridLinearCost& cost, const GridLinearCase& c, Dtype gradients) {
   const int q = c.q;
@@ -73,28 +134,15 @@ void two_dimensions(GridLinearCost& cost, const GridLinearCase& c, Dtype gradien
     summa(cost.backward_weights, row, false, x, q);
     summa(cost.backward_weights, column, true, d_w, q);
   }
-  one_call(cost.backward_weights, depth, Operation::all_reduce, d_w, c.depth);
+  one_call(cost.backward_weights, tp_depth, Operation::all_reduce, d_w, c.depth);
   if (q > 1 || c.depth > 1) cost.backward_weights.buffers += d_w.bytes();
   cost.parameters = w.elements;
-  if (!c.bias) return;
-
-  const Operand b{c.out / q, c.dtype}, d_b{b.elements, gradients};
-  one_call(cost.forward, column, Operation::broadcast, b, q);
-  one_call(cost.backward_weights, column, Operation::reduce, d_b, q);
-  if (c.place.i == 0) {
-    one_call(cost.backward_weights, depth, Operation::all_reduce, d_b, c.depth);
-    cost.parameters += b.elements;
-  } else {
-    cost.forward.buffers = std::max(cost.forward.buffers, b.bytes());
-  }
-  if (q > 1 || c.depth > 1)
-    cost.backward_weights.buffers = std::max(cost.backward_weights.buffers, d_b.bytes());
 }
 
 void three_dimensions(GridLinearCost& cost, const GridLinearCase& c, Dtype gradients) {
   const int l = c.q;
   const bool first = c.layer == PairPlace::first;
-  const std::string_view of_x = first ? depth : row, of_y = first ? row : depth;
+  const std::string_view of_x = first ? tp_depth : row, of_y = first ? row : tp_depth;
   const Operand x{c.tokens * c.in / (l * l), c.dtype}, w{c.in * c.out / (l * l), c.dtype},
       y{c.tokens * c.out / (l * l), c.dtype}, d_w{w.elements, gradients};
   cost.parameters = w.elements / l;
@@ -113,22 +161,6 @@ void three_dimensions(GridLinearCost& cost, const GridLinearCase& c, Dtype gradi
     cost.backward_weights.buffers =
         x.bytes() + d_w.bytes() + d_w.bytes() / static_cast<std::size_t>(l);
   }
-  if (!c.bias) return;
-
-  // The diagonal of the axes j and k stores pieces, by i.
-  const int diagonal = first ? c.place.k : c.place.j;
-  const bool stores = c.place.j == c.place.k;
-  const Operand b{c.out / l, c.dtype}, piece{b.elements / l, c.dtype}, d_b{b.elements, gradients},
-      d_piece{piece.elements, gradients};
-  if (stores) cost.parameters += piece.elements;
-  if (l == 1) return;
-  one_call(cost.forward, of_y, Operation::broadcast, piece, l, diagonal);
-  one_call(cost.forward, column, Operation::all_gather, b, l);
-  one_call(cost.backward_weights, column, Operation::reduce_scatter, d_b, l);
-  one_call(cost.backward_weights, of_y, Operation::reduce, d_piece, l, diagonal);
-  cost.forward.buffers = std::max(cost.forward.buffers, b.bytes() + (stores ? 0 : piece.bytes()));
-  cost.backward_weights.buffers =
-      std::max(cost.backward_weights.buffers, d_b.bytes() + d_piece.bytes());
 }
 
 void one_dimension(GridLinearCost& cost, const GridLinearCase& c) {
@@ -137,7 +169,7 @@ void one_dimension(GridLinearCost& cost, const GridLinearCase& c) {
     one_call(cost.backward_input, row, Operation::all_reduce, {c.tokens * c.in, c.dtype}, c.q);
   else
     one_call(cost.forward, row, Operation::all_reduce, {c.tokens * c.out, c.dtype}, c.q);
-  cost.parameters = c.in * c.out / c.q + (!c.bias ? 0 : first ? c.out / c.q : c.out);
+  cost.parameters = c.in * c.out / c.q;
 }
 
 }  // namespace
@@ -151,6 +183,32 @@ GridLinearCost grid_linear_cost(const GridLinearCase& c) {
     three_dimensions(cost, c, gradients);
   else
     two_dimensions(cost, c, gradients);
+  if (c.bias) add_bias(cost, c, gradients);
+  return cost;
+}
+
+// Two sums for each row. Gain and bias are vectors over the columns.
+GridNormCost grid_norm_cost(const GridLinearCase& one) {
+  GridLinearCase c = one;
+  c.layer = PairPlace::second;
+  const Dtype sums = c.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
+  const Vector vector(c, c.out);
+  const std::int64_t rows = c.tokens / (c.mode == TensorParallelMode::one_d     ? 1
+                                        : c.mode == TensorParallelMode::three_d ? c.q * c.q
+                                                                                : c.q * c.depth);
+  const Operand of_rows{2 * rows, sums};
+  GridNormCost cost;
+  for (GridPass* pass : {&cost.forward, &cost.backward_input}) {
+    if (c.mode != TensorParallelMode::one_d)
+      one_call(*pass, row, Operation::all_reduce, of_rows, c.q);
+    pass->buffers = of_rows.bytes() + vector.gathered(*pass, c.dtype) + vector.piece_bytes(c.dtype);
+  }
+  cost.forward.buffers += vector.gathered(cost.forward, c.dtype);
+  for (int i = 0; i < 2; ++i)
+    cost.backward_weights.buffers += vector.reduced(cost.backward_weights, sums);
+  cost.backward_weights.buffers += vector.reduced_piece_bytes(sums);
+  cost.parameters = 2 * vector.stored();
+  cost.kept = of_rows.bytes();
   return cost;
 }
 

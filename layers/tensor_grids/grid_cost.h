@@ -16,6 +16,10 @@
 //   3d    (l-1) (MK + KF + MF)/l³; the same; (l-1) (MK + KF)/l³ (Bian et al. 2021,
 //         arXiv:2105.14450; forward keeps its piece of X only, d_W uses the d_Y of d_X again)
 //
+// A norm: two accumulators for each row of the rank by an all-reduce over the row of the grid,
+// forward and backward. A bias or a gain: 2d F/q from row 0 and, in the gradient's dtype, back; 3d
+// F/l² from the diagonal and an all-gather of F/l, and both back.
+//
 // Parameters of a rank: 1d KF/p, 2d KF/q², 2.5d KF/q², 3d KF/l³. Activations: 1d MK, 2d MK/q²,
 // 2.5d MK/dq², 3d MK/l³.
 //
@@ -67,5 +71,13 @@ struct GridLinearCost {
   std::size_t kept = 0;         // bytes from backward_input for backward_weights
 };
 GridLinearCost grid_linear_cost(const GridLinearCase& c);
+
+struct GridNormCost {
+  GridPass forward, backward_input, backward_weights;
+  std::int64_t parameters = 0;  // elements of a rank
+  std::size_t kept = 0;         // bytes from forward for backward
+};
+// Of c.out columns. c.in, c.layer and c.bias are not used.
+GridNormCost grid_norm_cost(const GridLinearCase& c);
 
 }  // namespace layers

@@ -28,7 +28,7 @@ void GridLinear::forward(const Tensor& x, const Tensor& y) {
     GridOperands operands{.left = x, .right = weight_.value, .result = y};
     matmul_.run(GridProduct::ab, operands);
   }
-  if (options_.bias) bias_.add_to(y);
+  if (options_.bias) context_.kernels().add_bias(y, bias_.whole(), y);
 }
 
 Tensor GridLinear::backward_input(const Tensor& d_y, const Tensor& d_x, Category kept) {
@@ -49,7 +49,10 @@ void GridLinear::backward_weights(const Tensor& x, const Tensor& all_d_y) {
         .left = x, .right = own, .result = weight_.gradient, .adds = true, .whole_right = all_d_y};
     matmul_.run(GridProduct::atb, operands);
   }
-  if (options_.bias) bias_.add_gradient(own);
+  if (!options_.bias) return;
+  const Tensor sums = bias_.gradient_sums();
+  context_.kernels().accumulate_column_sums(own, sums);
+  bias_.add_gradient(sums);
 }
 
 GridParameters GridLinear::parameters() {

@@ -7,13 +7,14 @@
 //   fc1.backward_weights(x, all_d_y);                 // d_W += xᵀ d_y
 //
 // The communication of the products is in their plans (grid_plan.h), that of the bias in
-// grid_bias.h, and its cost in grid_cost.h. In 3d backward_input gathers the gradient of the output
-// for both halves; the input is gathered again for the weights, so that only the own piece is kept.
+// grid_vector.h, and its cost in grid_cost.h. In 3d backward_input gathers the gradient of the
+// output for both halves; the input is gathered again for the weights, so that only the own piece
+// is kept.
 
 #include <string>
 
-#include "layers/tensor_grids/grid_bias.h"
 #include "layers/tensor_grids/grid_matmul.h"
+#include "layers/tensor_grids/grid_vector.h"
 
 namespace layers {
 
@@ -45,7 +46,7 @@ class GridLinear {
   GridBlock input_, output_;
   GridMatmul matmul_;
   GridParameter weight_;
-  GridBias bias_;
+  GridVector bias_;
 };
 
 }  // namespace layers

@@ -36,7 +36,7 @@ TensorGrid GridCase::grid() const {
   return layers::tensor_grid(layers::tensor_parallel_mode(mode), ranks, depth);
 }
 
-Sweep<GridCase> grid_axes() {
+Sweep<GridCase> grid_axes(bool has_products) {
   using Case = GridCase;
   Sweep<Case> sweep;
   sweep.axis("transport", &Case::transport, Transport::shared_memory)
@@ -44,8 +44,9 @@ Sweep<GridCase> grid_axes() {
             {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
       .axis("ranks", &Case::ranks, 4)
       .axis("tensor-parallel-mode", &Case::mode, "2d", {"1d", "2d", "2.5d", "3d"})
-      .axis("tensor-parallel-depth", &Case::depth, 1)
-      .axis("tensor-parallel-product", &Case::product, "summa", {"summa", "cannon"});
+      .axis("tensor-parallel-depth", &Case::depth, 1);
+  if (has_products)
+    sweep.axis("tensor-parallel-product", &Case::product, "summa", {"summa", "cannon"});
   return sweep;
 }
 
@@ -71,13 +72,13 @@ std::string why_no_grid(const GridCase& c, const std::vector<PairPlace>& layers)
   return {};
 }
 
-void add_grid_slices(Sweep<GridCase>& sweep, const std::vector<harness::Variation>& small) {
+void add_grid_slices(Sweep<GridCase>& sweep, const std::vector<harness::Variation>& small,
+                     bool has_products) {
   using Case = GridCase;
   using Variations = std::vector<harness::Variation>;
   using enum Profile;
   const auto dtypes = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16});
   const auto bfloat16 = vary(&Case::dtype, {Dtype::bfloat16});
-  const auto cannon = vary(&Case::product, {"cannon"});
   const auto grid = [](const char* mode, std::vector<int> ranks, int depth = 1) -> Variations {
     return {vary(&Case::mode, {mode}), vary(&Case::ranks, std::move(ranks)),
             vary(&Case::depth, {depth})};
@@ -89,13 +90,15 @@ void add_grid_slices(Sweep<GridCase>& sweep, const std::vector<harness::Variatio
   };
   slice({quick}, "grids", grid("1d", {4}), {});
   slice({quick}, "grids", grid("2d", {4}), {dtypes});
-  slice({quick}, "grids", grid("2d", {4}), {cannon});
+  if (has_products) slice({quick}, "grids", grid("2d", {4}), {vary(&Case::product, {"cannon"})});
   slice({quick}, "grids", grid("2.5d", {3}, 3), {vary(&Case::transport, {Transport::mpi})});
 
   const auto both = vary(&Case::transport, {Transport::shared_memory, Transport::mpi});
   slice({acceptance, paper}, "1d", grid("1d", {1, 4, 8}), {dtypes, both});
-  slice({acceptance, paper}, "2d", grid("2d", {1, 4}),
-        {dtypes, both, vary(&Case::product, {"summa", "cannon"})});
+  slice({acceptance, paper}, "2d", grid("2d", {1, 4}), {dtypes, both});
+  if (has_products)
+    slice({acceptance, paper}, "2d", grid("2d", {4}),
+          {dtypes, both, vary(&Case::product, {"cannon"})});
   slice({acceptance, paper}, "2.5d", grid("2.5d", {8}, 2), {dtypes, both});
   slice({acceptance, paper}, "2.5d", grid("2.5d", {4}, 4), {dtypes, both});
   slice({acceptance, paper}, "3d", grid("3d", {1, 8}), {dtypes, both});
@@ -108,7 +111,7 @@ void add_grid_slices(Sweep<GridCase>& sweep, const std::vector<harness::Variatio
   smoke_case(grid("2d", {1}), {bfloat16});
   smoke_case(grid("2d", {4}), {bfloat16});
   smoke_case(grid("2d", {9}), {});
-  smoke_case(grid("2d", {9}), {cannon, bfloat16});
+  if (has_products) smoke_case(grid("2d", {9}), {vary(&Case::product, {"cannon"}), bfloat16});
   smoke_case(grid("2.5d", {8}, 2), {});
   smoke_case(grid("2.5d", {3}, 3), {bfloat16});
   smoke_case(grid("3d", {8}), {});

@@ -1,6 +1,6 @@
 #pragma once
 // Layers over a grid of ranks as units: tensor parallelism in 1, 2, 2.5 and 3 dimensions, judged by
-// every oracle. This is the common part of grid_linear and grid_mlp.
+// every oracle. This is the common part of grid_linear, grid_mlp and grid_norm.
 //
 // numerics: output and all gradients, compared with plain loops in double over whole matrices.
 // volume: bytes and messages of each pass by group, exactly (layers/tensor_grids/grid_cost.h).
@@ -37,14 +37,16 @@ struct GridCase {
   layers::TensorGrid grid() const;
 };
 
-// Returns the axes that both units have, without sizes and slices.
-Sweep<GridCase> grid_axes();
+// Returns the axes that all units have, without sizes and slices. has_products: with the axis of
+// the product.
+Sweep<GridCase> grid_axes(bool has_products = true);
 // Returns why there is no such grid of ranks, or why it does not divide the sizes of the layers, or
 // empty. Throws UsageError for a size below 1.
 std::string why_no_grid(const GridCase& c, const std::vector<layers::PairPlace>& layers);
-// Adds the slices of both units. The sizes of a unit suit up to 64 ranks; `small` makes them short
-// for smoke cases.
-void add_grid_slices(Sweep<GridCase>& sweep, const std::vector<harness::Variation>& small);
+// Adds the slices of a unit, whose sizes suit up to 64 ranks. `small` makes them short for smoke
+// cases.
+void add_grid_slices(Sweep<GridCase>& sweep, const std::vector<harness::Variation>& small,
+                     bool has_products = true);
 
 // The three passes of a layer, as in layer_case.h.
 enum class GridPassName : unsigned char { forward, backward_input, backward_weights };
