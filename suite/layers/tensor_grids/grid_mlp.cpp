@@ -40,39 +40,12 @@ class JudgedGridMlp final : public JudgedGridLayer {
   layers::GridMlp::Saved saved_;
 };
 
-layers::GridPass joined(const layers::GridPass& first, const layers::GridPass& second) {
-  layers::GridPass all = first;
-  all.calls.insert(all.calls.end(), second.calls.begin(), second.calls.end());
-  for (const auto& [group, labels] : second.messages)
-    for (const auto& [label, traffic] : labels) all.messages[group][label] += traffic;
-  return all;
-}
-
 GridClaims claims(const GridCase& c, int rank) {
-  const std::int64_t n = c.tokens, h = c.input_size, f = c.output_size;
-  const layers::GridLinearCost first = layers::grid_linear_cost(
-                                   cost_case(c, rank, PairPlace::first, h, f)),
-                               second = layers::grid_linear_cost(
-                                   cost_case(c, rank, PairPlace::second, f, h));
-  // A rank's block between the products. 1d splits its columns, the others also its rows.
-  const std::size_t inner = static_cast<std::size_t>(n * f / c.ranks) * size_of(c.dtype);
-  GridClaims claims{.passes = {joined(first.forward, second.forward),
-                               joined(second.backward_input, first.backward_input),
-                               joined(second.backward_weights, first.backward_weights)},
-                    .parameters = first.parameters + second.parameters,
-                    .saved = 2 * inner,
-                    .saved_for_weights = inner};
-  claims.passes[0].buffers = std::max(first.forward.buffers, second.forward.buffers);
-  // Backward holds d_inner, and d_active until GELU's backward. In 3d it keeps the gathered d_y of
-  // both products, and d_inner only until it is gathered.
-  const std::size_t own_d_inner = first.kept > 0 ? 0 : inner;
-  claims.passes[1].buffers =
-      inner + std::max(inner + second.kept + second.backward_input.buffers,
-                       second.kept + first.kept + first.backward_input.buffers);
-  claims.passes[2].buffers =
-      own_d_inner + second.kept + first.kept +
-      std::max(second.backward_weights.buffers, first.backward_weights.buffers);
-  claims.flops = 2 * 3.0 * 2 * c.tokens * c.input_size * c.output_size / c.ranks;
+  const std::int64_t f = c.output_size;
+  GridClaims claims = claims_of_pair(c, rank, c.input_size, f, f, c.input_size);
+  const std::size_t inner = static_cast<std::size_t>(c.tokens * f / c.ranks) * size_of(c.dtype);
+  claims.saved = 2 * inner;
+  claims.saved_for_weights = inner;
   return claims;
 }
 

@@ -53,7 +53,8 @@ Sweep<GridCase> grid_axes(bool has_products) {
 std::string why_no_grid(const GridCase& c, const std::vector<PairPlace>& layers) {
   for (const auto& [axis, value] : {std::pair("tokens", c.tokens),
                                     {"input_size or hidden-size", c.input_size},
-                                    {"output_size", c.output_size}})
+                                    {"output_size", c.output_size},
+                                    {"num-attention-heads", c.num_attention_heads}})
     if (value < 1)
       throw harness::UsageError(fmt::format("--{} is {}; expected at least 1", axis, value));
   try {
@@ -131,6 +132,41 @@ layers::GridLinearCase cost_case(const GridCase& c, int rank, PairPlace layer, s
           .out = out,
           .bias = c.bias,
           .dtype = c.dtype};
+}
+
+GridClaims claims_of_pair(const GridCase& c, int rank, std::int64_t in, std::int64_t width,
+                          std::int64_t inner, std::int64_t out) {
+  const auto joined = [](const layers::GridPass& one, const layers::GridPass& other) {
+    layers::GridPass all = one;
+    all.calls.insert(all.calls.end(), other.calls.begin(), other.calls.end());
+    for (const auto& [group, labels] : other.messages)
+      for (const auto& [label, traffic] : labels) all.messages[group][label] += traffic;
+    return all;
+  };
+  const layers::GridLinearCost first = layers::grid_linear_cost(
+                                   cost_case(c, rank, PairPlace::first, in, width)),
+                               second = layers::grid_linear_cost(
+                                   cost_case(c, rank, PairPlace::second, inner, out));
+  GridClaims claims{.passes = {joined(first.forward, second.forward),
+                               joined(second.backward_input, first.backward_input),
+                               joined(second.backward_weights, first.backward_weights)},
+                    .parameters = first.parameters + second.parameters};
+  // A rank's block between the products. 1d splits its columns, the others also its rows.
+  const auto bytes = [&](std::int64_t columns) {
+    return static_cast<std::size_t>(c.tokens * columns / c.ranks) * size_of(c.dtype);
+  };
+  claims.passes[0].buffers = std::max(first.forward.buffers, second.forward.buffers);
+  // Backward holds the gradient of the first output, and that of the second input until it is used.
+  // In 3d it keeps the gathered gradients of both outputs, and the own one only until it is
+  // gathered.
+  claims.passes[1].buffers = bytes(width) + second.kept +
+                             std::max(bytes(inner) + second.backward_input.buffers,
+                                      first.kept + first.backward_input.buffers);
+  claims.passes[2].buffers =
+      (first.kept > 0 ? 0 : bytes(width)) + second.kept + first.kept +
+      std::max(second.backward_weights.buffers, first.backward_weights.buffers);
+  claims.flops = 3.0 * 2 * c.tokens * static_cast<double>(in * width + inner * out) / c.ranks;
+  return claims;
 }
 
 GridShell::GridShell(const Case& c, Context& context, std::int64_t columns)

@@ -1,6 +1,7 @@
 #pragma once
 // Layers over a grid of ranks as units: tensor parallelism in 1, 2, 2.5 and 3 dimensions, judged by
-// every oracle. This is the common part of grid_linear, grid_mlp and grid_norm.
+// every oracle. This is the common part of grid_linear, grid_mlp,
+// grid_attention and grid_norm.
 //
 // numerics: output and all gradients, compared with plain loops in double over whole matrices.
 // volume: bytes and messages of each pass by group, exactly (layers/tensor_grids/grid_cost.h).
@@ -32,6 +33,7 @@ struct GridCase {
   // input_size: hidden-size of grid_mlp. output_size: the columns between its two products.
   int tokens = 1, input_size = 1, output_size = 1;
   bool bias = true;
+  int micro_batch_size = 1, seq_length = 1, num_attention_heads = 1;  // of grid_attention
 
   // Throws std::invalid_argument if the ranks do not form the grid.
   layers::TensorGrid grid() const;
@@ -73,6 +75,12 @@ struct GridClaims {
 // Returns the case of a linear layer's cost.
 layers::GridLinearCase cost_case(const GridCase& c, int rank, layers::PairPlace layer,
                                  std::int64_t in, std::int64_t out);
+
+// Returns the claims for two layers with a function of a rank's own values between them, which
+// communicates nothing: passes, parameters and flops of the products. The second layer's input has
+// `inner` columns, and the first layer's output `width`, which backward holds in buffers.
+GridClaims claims_of_pair(const GridCase& c, int rank, std::int64_t in, std::int64_t width,
+                          std::int64_t inner, std::int64_t out);
 
 class GridShell {
  public:
