@@ -150,7 +150,8 @@ GridBlock bias_block(const TensorGrid& grid, int rank, PairPlace layer, const Gr
   return at.j == at.k ? block_of(1, {}, sizes.out, {at.k * q + at.i, q * q}) : GridBlock();
 }
 
-std::string why_not_divided(const TensorGrid& grid, PairPlace layer, const GridSizes& sizes) {
+std::string why_not_divided(const TensorGrid& grid, PairPlace layer, const GridSizes& sizes,
+                            const GridSizeNames& names) {
   const std::int64_t q = grid.columns;
   std::int64_t of_tokens = 1, of_in = q, of_out = q;
   switch (grid.mode) {
@@ -165,9 +166,9 @@ std::string why_not_divided(const TensorGrid& grid, PairPlace layer, const GridS
       of_tokens = of_in = of_out = q * q;
       break;
   }
-  for (const auto& [what, value, by] : {std::tuple("tokens", sizes.tokens, of_tokens),
-                                        {"input_size", sizes.in, of_in},
-                                        {"output_size", sizes.out, of_out}})
+  for (const auto& [what, value, by] : {std::tuple(names.tokens, sizes.tokens, of_tokens),
+                                        {names.in, sizes.in, of_in},
+                                        {names.out, sizes.out, of_out}})
     if (value % by != 0)
       return fmt::format(
           "{} is {}; expected a multiple of {} in the grid {} x {} x {} (example: {})", what, value,

@@ -90,7 +90,12 @@ GridBlock output_block(const TensorGrid& grid, int rank, PairPlace layer, const 
 // F/l² by the diagonal j = k (3d). Empty on other ranks.
 GridBlock bias_block(const TensorGrid& grid, int rank, PairPlace layer, const GridSizes& sizes);
 
+// The names of sizes in an error.
+struct GridSizeNames {
+  std::string_view tokens = "tokens", in = "input_size", out = "output_size";
+};
 // Returns why the grid cannot split the sizes, with the nearest multiple, or empty.
-std::string why_not_divided(const TensorGrid& grid, PairPlace layer, const GridSizes& sizes);
+std::string why_not_divided(const TensorGrid& grid, PairPlace layer, const GridSizes& sizes,
+                            const GridSizeNames& names = {});
 
 }  // namespace layers

@@ -90,7 +90,8 @@ struct GridAttention final : GridShell {
         .only([](Case c) {
           c = with_tokens(c);
           c.output_size = c.input_size;
-          std::string why = why_no_grid(c, {PairPlace::first, PairPlace::second});
+          std::string why =
+              why_no_grid(c, {{PairPlace::second, {"seq-length", "hidden-size", "hidden-size"}}});
           return why.empty() ? why_not_divided(c.grid(), sizes_of(c)) : why;
         });
     add_grid_slices(sweep, {vary(&Case::seq_length, {4}), vary(&Case::input_size, {36}),

@@ -72,7 +72,7 @@ struct GridLinear final : GridShell {
         .axis("input_size", &Case::input_size, 144)
         .axis("output_size", &Case::output_size, 288)
         .axis("bias", &Case::bias, true)
-        .only([](const Case& c) { return why_no_grid(c, {PairPlace::first}); });
+        .only([](const Case& c) { return why_no_grid(c, {GridLayer()}); });
     add_grid_slices(sweep, {vary(&Case::tokens, {36}), vary(&Case::input_size, {12}),
                             vary(&Case::output_size, {24})});
     sweep.slice({Profile::acceptance, Profile::paper}, "without bias",

@@ -67,7 +67,7 @@ struct GridNorm final : GridShell {
         .axis("hidden-size", &Case::input_size, 144)
         .only([](Case c) {
           c.output_size = c.input_size;
-          return why_no_grid(c, {PairPlace::second});
+          return why_no_grid(c, {{PairPlace::second, {"tokens", "hidden-size", "hidden-size"}}});
         });
     add_grid_slices(sweep, {vary(&Case::tokens, {36}), vary(&Case::input_size, {36})}, false);
     return sweep;

@@ -50,22 +50,23 @@ Sweep<GridCase> grid_axes(bool has_products) {
   return sweep;
 }
 
-std::string why_no_grid(const GridCase& c, const std::vector<PairPlace>& layers) {
-  for (const auto& [axis, value] : {std::pair("tokens", c.tokens),
-                                    {"input_size or hidden-size", c.input_size},
-                                    {"output_size", c.output_size},
+std::string why_no_grid(const GridCase& c, const std::vector<GridLayer>& layers) {
+  const layers::GridSizeNames& names = layers.front().names;
+  for (const auto& [axis, value] : {std::pair(names.tokens, c.tokens),
+                                    {names.in, c.input_size},
+                                    {names.out, c.output_size},
+                                    {"micro-batch-size", c.micro_batch_size},
                                     {"num-attention-heads", c.num_attention_heads}})
     if (value < 1)
       throw harness::UsageError(fmt::format("--{} is {}; expected at least 1", axis, value));
   try {
     const TensorGrid grid = c.grid();
-    for (const PairPlace layer : layers) {
-      layers::grid_plan(grid, layer, layers::GridProduct::ab, method_of(c));
-      const std::int64_t in = c.input_size, out = c.output_size;
-      const layers::GridSizes sizes = layer == PairPlace::first
-                                          ? layers::GridSizes{c.tokens, in, out}
-                                          : layers::GridSizes{c.tokens, out, in};
-      if (std::string why = why_not_divided(grid, layer, sizes); !why.empty()) return why;
+    for (const auto& [place, of] : layers) {
+      layers::grid_plan(grid, place, layers::GridProduct::ab, method_of(c));
+      std::int64_t in = c.input_size, out = c.output_size;
+      if (place == PairPlace::second) std::swap(in, out);
+      if (std::string why = why_not_divided(grid, place, {c.tokens, in, out}, of); !why.empty())
+        return why;
     }
   } catch (const std::invalid_argument& error) {
     return error.what();

@@ -42,9 +42,15 @@ struct GridCase {
 // Returns the axes that all units have, without sizes and slices. has_products: with the axis of
 // the product.
 Sweep<GridCase> grid_axes(bool has_products = true);
+// A layer that a unit has: its place, and the names of its sizes. The second layer of a pair has
+// the columns of the input and the output exchanged.
+struct GridLayer {
+  layers::PairPlace place = layers::PairPlace::first;
+  layers::GridSizeNames names{};
+};
 // Returns why there is no such grid of ranks, or why it does not divide the sizes of the layers, or
 // empty. Throws UsageError for a size below 1.
-std::string why_no_grid(const GridCase& c, const std::vector<layers::PairPlace>& layers);
+std::string why_no_grid(const GridCase& c, const std::vector<GridLayer>& layers);
 // Adds the slices of a unit, whose sizes suit up to 64 ranks. `small` makes them short for smoke
 // cases.
 void add_grid_slices(Sweep<GridCase>& sweep, const std::vector<harness::Variation>& small,
