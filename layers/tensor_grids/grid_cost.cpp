@@ -187,6 +187,40 @@ GridLinearCost grid_linear_cost(const GridLinearCase& c) {
   return cost;
 }
 
+GridLinearCost grid_embedding_cost(const GridLinearCase& c) {
+  const bool flat = c.mode == TensorParallelMode::one_d,
+             cube = c.mode == TensorParallelMode::three_d;
+  const std::int64_t q = c.q, blocks = flat ? q : q * q;
+  const Dtype gradients = c.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
+  const Operand w{c.in * c.out / blocks, c.dtype}, d_w{w.elements, gradients};
+  GridLinearCost cost;
+  cost.parameters = cube ? w.elements / q : w.elements;
+  if (flat) {
+    one_call(cost.forward, row, Operation::all_reduce, {c.tokens * c.out, c.dtype}, c.q);
+    return cost;
+  }
+  const Operand y{c.tokens * c.out / (blocks * c.depth), c.dtype};
+  if (cube && q > 1) {
+    one_call(cost.forward, column, Operation::all_gather, w, c.q);
+    one_call(cost.forward, tp_depth, Operation::reduce_scatter, y, c.q);
+    cost.forward.buffers = w.bytes() + y.bytes();
+    one_call(cost.backward_weights, tp_depth, Operation::all_gather, y, c.q);
+    one_call(cost.backward_weights, column, Operation::reduce_scatter, d_w, c.q);
+    cost.backward_weights.buffers =
+        y.bytes() + d_w.bytes() + d_w.bytes() / static_cast<std::size_t>(q);
+  } else if (!cube) {
+    if (q > 1) {
+      each_root(cost.forward, column, Operation::broadcast, w, c.q);
+      cost.forward.buffers = w.bytes() + y.bytes();
+      each_root(cost.backward_weights, column, Operation::reduce, d_w, c.q);
+      cost.backward_weights.buffers = d_w.bytes();
+    }
+    one_call(cost.backward_weights, tp_depth, Operation::all_reduce, d_w, c.depth);
+    if (q > 1 || c.depth > 1) cost.backward_weights.buffers += d_w.bytes();
+  }
+  return cost;
+}
+
 // Two sums for each row. Gain and bias are vectors over the columns.
 GridNormCost grid_norm_cost(const GridLinearCase& one) {
   GridLinearCase c = one;

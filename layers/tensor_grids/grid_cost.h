@@ -72,6 +72,11 @@ struct GridLinearCost {
 };
 GridLinearCost grid_linear_cost(const GridLinearCase& c);
 
+// Of a token embedding: the table has c.in rows and c.out columns. c.layer and c.bias are not used.
+// 2d: broadcasts of q blocks KF/q² along a column, and their sums in the gradient's dtype back; 3d:
+// a gather of KF/l², a sum of MF/l², and both back. backward_input is empty.
+GridLinearCost grid_embedding_cost(const GridLinearCase& c);
+
 struct GridNormCost {
   GridPass forward, backward_input, backward_weights;
   std::int64_t parameters = 0;  // elements of a rank

@@ -135,9 +135,9 @@ TEST(TensorGrid, BlocksOfOneRank) {
   EXPECT_EQ(weight_block(square, 2, PairPlace::first, sizes), (GridBlock{36, 0, 36, 54}));
   EXPECT_EQ(bias_block(square, 2, PairPlace::first, sizes), GridBlock());
   EXPECT_EQ(bias_block(square, 1, PairPlace::first, sizes), (GridBlock{0, 54, 1, 54}));
-  // Rank 6 is (1, 0, 1): row block h = i + k q = 3 of 4.
-  EXPECT_EQ(input_block(deep, 6, PairPlace::first, sizes), (GridBlock{27, 0, 9, 36}));
-  EXPECT_EQ(weight_block(deep, 6, PairPlace::first, sizes), (GridBlock{36, 0, 36, 54}));
+  // Rank 4 is (0, 0, 1): row block h = i + k q = 2 of 4.
+  EXPECT_EQ(input_block(deep, 4, PairPlace::first, sizes), (GridBlock{18, 0, 9, 36}));
+  EXPECT_EQ(weight_block(deep, 4, PairPlace::first, sizes), (GridBlock{0, 0, 36, 54}));
   // Rank 6 is (1, 0, 1): piece k = 1 of X_10, piece i = 1 of W_01, piece j = 0 of Y_11.
   EXPECT_EQ(input_block(cube, 6, PairPlace::first, sizes), (GridBlock{27, 0, 9, 36}));
   EXPECT_EQ(weight_block(cube, 6, PairPlace::first, sizes), (GridBlock{18, 54, 18, 54}));

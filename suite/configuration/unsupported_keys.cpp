@@ -109,7 +109,7 @@ constexpr Reason refused[] = {
      "--fp8-format --fp8-recipe --fp8-param-gather --fp8-amax-history-len "
      "--fp8-amax-compute-algo"},
     {"a step shards layers over tp in one dimension; the units grid_linear, grid_mlp, "
-     "grid_attention and grid_norm run 2d, 2.5d and 3d",
+     "grid_attention, grid_embedding and grid_norm run 2d, 2.5d and 3d",
      "--tensor-model-parallel-size",
      "--tensor-parallel-mode=1d --tensor-parallel-depth=1 --tensor-parallel-product"},
     {"the products' own buffers are not shared with peers", "--tp-comm-overlap",

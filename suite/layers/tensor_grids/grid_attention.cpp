@@ -94,8 +94,8 @@ struct GridAttention final : GridShell {
               why_no_grid(c, {{PairPlace::second, {"seq-length", "hidden-size", "hidden-size"}}});
           return why.empty() ? why_not_divided(c.grid(), sizes_of(c)) : why;
         });
-    add_grid_slices(sweep, {vary(&Case::seq_length, {4}), vary(&Case::input_size, {36}),
-                            vary(&Case::num_attention_heads, {12})});
+    add_grid_slices(sweep, {vary(&Case::micro_batch_size, {12}), vary(&Case::seq_length, {3}),
+                            vary(&Case::input_size, {24}), vary(&Case::num_attention_heads, {12})});
     return sweep;
   }
   static std::string why_not(const Case& c, const Context& context) {

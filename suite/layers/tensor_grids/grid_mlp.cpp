@@ -60,9 +60,9 @@ struct GridMlp final : GridShell {
         .axis("hidden-size", &Case::input_size, 144)
         .axis("ffn-hidden-size", &Case::output_size, 576)
         .only([](const Case& c) {
-          return why_no_grid(c,
-                             {{PairPlace::first, {"tokens", "hidden-size", "ffn-hidden-size"}},
-                              {PairPlace::second, {"tokens", "ffn-hidden-size", "hidden-size"}}});
+          return why_no_grid(
+              c, {{PairPlace::first, {"tokens", "hidden-size", "ffn-hidden-size"}},
+                  {PairPlace::second, {"tokens", "ffn-hidden-size", "hidden-size"}, true}});
         });
     add_grid_slices(sweep, {vary(&Case::tokens, {36}), vary(&Case::input_size, {12}),
                             vary(&Case::output_size, {48})});

@@ -61,10 +61,10 @@ std::string why_no_grid(const GridCase& c, const std::vector<GridLayer>& layers)
       throw harness::UsageError(fmt::format("--{} is {}; expected at least 1", axis, value));
   try {
     const TensorGrid grid = c.grid();
-    for (const auto& [place, of] : layers) {
+    for (const auto& [place, of, exchanged] : layers) {
       layers::grid_plan(grid, place, layers::GridProduct::ab, method_of(c));
       std::int64_t in = c.input_size, out = c.output_size;
-      if (place == PairPlace::second) std::swap(in, out);
+      if (exchanged) std::swap(in, out);
       if (std::string why = why_not_divided(grid, place, {c.tokens, in, out}, of); !why.empty())
         return why;
     }

@@ -1,7 +1,7 @@
 #pragma once
 // Layers over a grid of ranks as units: tensor parallelism in 1, 2, 2.5 and 3 dimensions, judged by
 // every oracle. This is the common part of grid_linear, grid_mlp,
-// grid_attention and grid_norm.
+// grid_attention, grid_embedding and grid_norm.
 //
 // numerics: output and all gradients, compared with plain loops in double over whole matrices.
 // volume: bytes and messages of each pass by group, exactly (layers/tensor_grids/grid_cost.h).
@@ -42,11 +42,13 @@ struct GridCase {
 // Returns the axes that all units have, without sizes and slices. has_products: with the axis of
 // the product.
 Sweep<GridCase> grid_axes(bool has_products = true);
-// A layer that a unit has: its place, and the names of its sizes. The second layer of a pair has
-// the columns of the input and the output exchanged.
+
+// A layer that a unit has: its place, and the names of its sizes. exchanged: its input has
+// output_size columns and its output input_size, as the second layer of an MLP.
 struct GridLayer {
   layers::PairPlace place = layers::PairPlace::first;
   layers::GridSizeNames names{};
+  bool exchanged = false;
 };
 // Returns why there is no such grid of ranks, or why it does not divide the sizes of the layers, or
 // empty. Throws UsageError for a size below 1.
