@@ -12,7 +12,7 @@
 
 #include "collectives/communicator/communicator.h"
 #include "collectives/placement.h"
-#include "layers/tensor_grids/grid_plan.h"
+#include "layers/tensor_grids/plans/grid_plan.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
 

@@ -40,7 +40,7 @@
 #include <vector>
 
 #include "collectives/communicator/calls.h"
-#include "layers/tensor_grids/tensor_grid.h"
+#include "layers/tensor_grids/plans/tensor_grid.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
 

@@ -19,7 +19,22 @@ import sys
 
 import matplotlib.style
 
-from .drawing import bars, breakdown, bubble, levels, limits, link_matrix, memory_map, message_size, prediction, shifts, strategies, tensor_grids, timeline, training
+from .drawing import (
+    bars,
+    breakdown,
+    bubble,
+    levels,
+    limits,
+    link_matrix,
+    memory_map,
+    message_size,
+    prediction,
+    shifts,
+    strategies,
+    tensor_grids,
+    timeline,
+    training,
+)
 from .drawing.run_json import Absent, BadRun, load
 from .drawing.sheet import FORMATS, save
 

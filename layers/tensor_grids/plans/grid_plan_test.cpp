@@ -2,7 +2,7 @@
 // result is the sum of its pairs, each once, on the rank that owns the element, and every rank
 // computes the same number of pairs. The interpreter here shares no code with the executor.
 
-#include "layers/tensor_grids/grid_plan.h"
+#include "layers/tensor_grids/plans/grid_plan.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@
 // algorithm with l counted down. The transposed products replace one moving operand by the moving
 // result, so that no block is transposed on the wire.
 
-#include "layers/tensor_grids/grid_plan.h"
+#include "layers/tensor_grids/plans/grid_plan.h"
 
 namespace layers {
 

@@ -1,4 +1,4 @@
-#include "layers/tensor_grids/tensor_grid.h"
+#include "layers/tensor_grids/plans/tensor_grid.h"
 
 #include <fmt/format.h>
 

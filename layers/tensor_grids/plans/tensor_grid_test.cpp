@@ -1,6 +1,6 @@
 // Every element of every matrix is stored as the papers say, checked element by element.
 
-#include "layers/tensor_grids/tensor_grid.h"
+#include "layers/tensor_grids/plans/tensor_grid.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

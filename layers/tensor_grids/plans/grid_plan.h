@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "layers/tensor_grids/tensor_grid.h"
+#include "layers/tensor_grids/plans/tensor_grid.h"
 
 namespace layers {
 

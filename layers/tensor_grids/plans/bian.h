@@ -8,7 +8,7 @@
 //
 // The gradients exchange the roles. The second layer of a pair exchanges row and depth.
 
-#include "layers/tensor_grids/grid_plan.h"
+#include "layers/tensor_grids/plans/grid_plan.h"
 
 namespace layers {
 

@@ -2,7 +2,7 @@
 // 1D: Shoeybi et al. 2019, arXiv:1909.08053, section 3. The first layer splits the columns of W, so
 // the gradient of its replicated input is a sum; the second splits the rows of W, so its output is.
 
-#include "layers/tensor_grids/grid_plan.h"
+#include "layers/tensor_grids/plans/grid_plan.h"
 
 namespace layers {
 

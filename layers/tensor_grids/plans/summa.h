@@ -7,7 +7,7 @@
 //   j abt   C_il = sum over j of A_ij B_ljᵀ    B_lj from row l to column j, the sum to column l atb
 //   C_lj = sum over i of A_ilᵀ B_ij    A_il from column l to row i, the sum to row l
 
-#include "layers/tensor_grids/grid_plan.h"
+#include "layers/tensor_grids/plans/grid_plan.h"
 
 namespace layers {
 

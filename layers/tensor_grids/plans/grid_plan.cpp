@@ -1,14 +1,14 @@
-#include "layers/tensor_grids/grid_plan.h"
+#include "layers/tensor_grids/plans/grid_plan.h"
 
 #include <fmt/format.h>
 
 #include <stdexcept>
 
-#include "layers/tensor_grids/bian.h"
-#include "layers/tensor_grids/cannon.h"
-#include "layers/tensor_grids/megatron.h"
-#include "layers/tensor_grids/summa.h"
-#include "layers/tensor_grids/tesseract.h"
+#include "layers/tensor_grids/plans/bian.h"
+#include "layers/tensor_grids/plans/cannon.h"
+#include "layers/tensor_grids/plans/megatron.h"
+#include "layers/tensor_grids/plans/summa.h"
+#include "layers/tensor_grids/plans/tesseract.h"
 
 namespace layers {
 

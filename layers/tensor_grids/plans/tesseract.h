@@ -3,7 +3,7 @@
 // of a q x q x d grid has 1/d of the rows of A, and multiplies them with its own copy of B by
 // SUMMA. The gradient of B is summed over the depth.
 
-#include "layers/tensor_grids/summa.h"
+#include "layers/tensor_grids/plans/summa.h"
 
 namespace layers {
 
