@@ -57,9 +57,9 @@ GridClaims claims(const GridCase& c, int rank) {
                           size_of(collectives::gradient_dtype(c.dtype));
   claims.saved = 4 * attended + logarithms;  // queries, keys and values; the attended values
   claims.saved_for_weights = attended;
-  // Two products of queries and keys that see each other forward, four backward, and one again.
+  // Two products forward and four backward, of all pairs of a query and a key that it sees.
   claims.flops +=
-      7.0 * static_cast<double>(n) * (c.seq_length + 1) * static_cast<double>(h) / c.ranks;
+      6.0 * static_cast<double>(n) * (c.seq_length + 1) * static_cast<double>(h) / c.ranks;
   return claims;
 }
 

@@ -58,7 +58,8 @@ GridClaims claims(const GridCase& c, int rank) {
       cost_case(c, rank, PairPlace::second, c.input_size, c.output_size);
   const layers::GridLinearCost cost = layers::grid_embedding_cost(one);
   GridClaims claims{.passes = {cost.forward, cost.backward_input, cost.backward_weights},
-                    .parameters = cost.parameters};
+                    .parameters = cost.parameters,
+                    .reads_parameters = false};
   // The rank's own tokens.
   const std::int64_t rows = one.mode == layers::TensorParallelMode::one_d ? c.tokens
                             : one.mode == layers::TensorParallelMode::three_d

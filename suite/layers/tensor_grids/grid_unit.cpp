@@ -374,8 +374,9 @@ Cost GridShell::cost() const {
       for (const auto& [label, traffic] : labels)
         cost.wire_bytes += static_cast<double>(traffic.bytes_received);
   }
-  cost.memory_bytes =
-      1.5 * passed + 2 * saved + 2 * parameters * (value + gradient) + 2 * cost.wire_bytes;
+  cost.memory_bytes = (claims_.reads_parameters ? 1.5 : 1) * passed + 2 * saved +
+                      (claims_.reads_parameters ? 2 * parameters * (value + gradient) : 0) +
+                      2 * cost.wire_bytes;
   cost.working_set_bytes = passed + saved + parameters * (value + gradient);
   cost.tokens = static_cast<double>(case_.tokens);
   return cost;

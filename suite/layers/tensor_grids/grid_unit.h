@@ -79,6 +79,7 @@ struct GridClaims {
   std::int64_t parameters = 0;
   std::size_t saved = 0, saved_for_weights = 0;  // bytes of activations
   double flops = 0;                              // of a rank, over all passes
+  bool reads_parameters = true;  // all of them; an embedding reads the rows of its tokens
 };
 // Returns the case of a linear layer's cost.
 layers::GridLinearCase cost_case(const GridCase& c, int rank, layers::PairPlace layer,
