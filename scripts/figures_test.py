@@ -325,6 +325,31 @@ class Strategies(unittest.TestCase):
         self.assertIn(["ZeRO-1", "sent", "dp", "8192", "", "pass"], rows)
 
 
+class TensorGrids(unittest.TestCase):
+    def test_modes_are_lines_over_ranks(self):
+        measured = [("1d", 4, 1, "summa", 100), ("1d", 16, 1, "summa", 200), ("2d", 4, 1, "summa", 300),
+                    ("2d", 4, 1, "cannon", 350), ("2.5d", 16, 1, "summa", 400), ("2.5d", 16, 4, "summa", 500),
+                    ("2.5d", 8, 2, "summa", 600)]
+        document = synthetic_run.document()
+        document["benchmarks"] = [
+            synthetic_run.entry("grid_mlp", {"ranks": ranks, "tensor-parallel-mode": mode, "tensor-parallel-depth": depth,
+                                             "tensor-parallel-product": product, "tokens": 36}, 0.01, random.Random(1),
+                                wire_bytes_measured=sent * ranks,
+                                memory=[{"category": name, "measured": 1024, "expected": 1024} for name in ("buffers", "gradients")])
+            for mode, ranks, depth, product, sent in measured]
+        with tempfile.TemporaryDirectory() as run_dir:
+            synthetic_run.write(run_dir, document)
+            ran = figures(run_dir, "--only", "tensor_grids")
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+            with open(os.path.join(run_dir, "figures", "tensor_grids-grid_mlp-36.csv"), encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        sent = {(row["mode"], row["ranks"], row["depth"]): row["value"] for row in rows if row["quantity"] == "bytes_sent"}
+        # With depth 4 the layers of 16 ranks are 2 x 2, so that is not 2.5d.
+        self.assertEqual(sent, {("1d", "4", "1"): "100", ("1d", "16", "1"): "200", ("2d", "4", "1"): "300",
+                                ("2d cannon", "4", "1"): "350", ("2.5d", "16", "1"): "400", ("2.5d", "8", "2"): "600"})
+        self.assertEqual({row["value"] for row in rows if row["quantity"] == "memory"}, {"2048"})
+
+
 class LessThanAll(unittest.TestCase):
     def draw(self, text, *arguments):
         with tempfile.TemporaryDirectory() as run_dir:

@@ -80,6 +80,14 @@ TEST_P(OverDeviceLinks, ContextParallelAttention) {
     expect_ruled(unit, {{"ranks", "3"}, {"dtype", "float"}, {"placement", "zigzag"}}, 3);
 }
 
+// Covers roots of broadcasts and sums, shifts, and ranks without a part of a bias.
+TEST_P(OverDeviceLinks, TensorGrids) {
+  for (const char* unit : {"grid_linear", "grid_norm"})
+    expect_ruled(unit, {{"ranks", "4"}, {"dtype", "bfloat16"}}, 4);
+  expect_ruled("grid_linear",
+               {{"ranks", "4"}, {"dtype", "float"}, {"tensor-parallel-product", "cannon"}}, 4);
+}
+
 // The ring's own messages pass through host memory.
 TEST_P(OverDeviceLinks, RingAttentionWithStagedMessages) {
   expect_ruled("ring_attention",

@@ -4,6 +4,7 @@
 
 #include "machine/base/error.h"
 #include "machine/device/device.h"
+#include "machine/device/split_norm.h"
 
 namespace machine::cuda {
 
@@ -21,6 +22,10 @@ std::unique_ptr<Device> make_device(int index) {
       "CUDA device {} does not exist: this build has no CUDA (0 devices); configure with the "
       "preset cuda, or use --device host",
       index));
+}
+
+std::unique_ptr<SplitNorm> make_split_norm(Device& device) {
+  throw MachineError(fmt::format("{} is not a device of this build", device.description()));
 }
 
 }  // namespace machine::cuda

@@ -108,6 +108,10 @@ constexpr Reason refused[] = {
     {"matrix products in 8 bits are not implemented", "--bf16",
      "--fp8-format --fp8-recipe --fp8-param-gather --fp8-amax-history-len "
      "--fp8-amax-compute-algo"},
+    {"a step shards layers over tp in one dimension; the units grid_linear, grid_mlp, "
+     "grid_attention, grid_embedding and grid_norm run 2d, 2.5d and 3d",
+     "--tensor-model-parallel-size",
+     "--tensor-parallel-mode=1d --tensor-parallel-depth=1 --tensor-parallel-product"},
     {"the products' own buffers are not shared with peers", "--tp-comm-overlap",
      "--tp-comm-overlap-cfg --tp-comm-bootstrap-backend"},
     {"a head has hidden-size / num-attention-heads columns", "", "--kv-channels"},

@@ -29,6 +29,7 @@
 #include "machine/world/mpi_world.h"
 #include "suite/checkpoint/saved_training.h"
 #include "suite/checkpoint/training_checkpoint.h"
+#include "suite/configuration/keys.h"
 #include "suite/expectation/expectation.h"
 #include "suite/files/corpus.h"
 #include "suite/files/safetensors.h"
@@ -150,10 +151,29 @@ std::vector<std::pair<std::string, std::string>> facts(const RunCommandLine& lin
                                                          line.options.max_seconds_per_case))}};
 }
 
+// Rejects flags that are keys which no training step supports, with the reason, unless a selected
+// unit has an axis of that name.
+void reject_unsupported(const std::vector<std::string>& units,
+                        const harness::PlanRequest& request) {
+  const auto is_axis = [&](const std::string& flag) {
+    return std::ranges::any_of(harness::families(units), [&](const harness::Family* family) {
+      return std::ranges::any_of(family->axes(request),
+                                 [&](const harness::AxisInfo& axis) { return axis.name == flag; });
+    });
+  };
+  for (const auto& [flag, text] : request.flags)
+    for (const configuration::Key& key : configuration::keys())
+      if (key.effect == configuration::Effect::refused && key.megatron == "--" + flag &&
+          !is_axis(flag))
+        reject("--{} ({}) is not honoured: {}{}", flag, text, key.why,
+               key.instead.empty() ? "" : fmt::format("; see {}", key.instead));
+}
+
 // Returns the cases. Sets `configuration` to the resolved files as JSON (empty without files), and
 // the seed.
 std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::PlanRequest& request,
                                        std::string& configuration) {
+  reject_unsupported(line.units, request);
   if (line.deepspeed_file.empty() && line.megatron_file.empty())
     return harness::plan_cases(line.units, request);
   ConfiguredCases configured = configured_cases({.deepspeed_file = line.deepspeed_file,

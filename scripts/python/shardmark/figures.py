@@ -19,7 +19,22 @@ import sys
 
 import matplotlib.style
 
-from .drawing import bars, breakdown, bubble, levels, limits, link_matrix, memory_map, message_size, prediction, shifts, strategies, timeline, training
+from .drawing import (
+    bars,
+    breakdown,
+    bubble,
+    levels,
+    limits,
+    link_matrix,
+    memory_map,
+    message_size,
+    prediction,
+    shifts,
+    strategies,
+    tensor_grids,
+    timeline,
+    training,
+)
 from .drawing.run_json import Absent, BadRun, load
 from .drawing.sheet import FORMATS, save
 
@@ -44,6 +59,7 @@ KINDS = {
     "mfu": ("model FLOPs utilization", "Layers and training steps", training.mfu),
     "strategies": ("one model by several strategies", "Layers and training steps", strategies.strategies),
     "scaling": ("throughput over ranks", "Layers and training steps", training.scaling),
+    "tensor_grids": ("tensor parallelism in 1 to 3 dimensions", "Layers and training steps", tensor_grids.tensor_grids),
 }
 # For a folder with this file instead of run.json.
 OF_OTHERS = {
