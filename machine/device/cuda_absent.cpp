@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "machine/base/error.h"
+#include "machine/device/cuda/scaled_codes.h"
 #include "machine/device/device.h"
 
 namespace machine::cuda {
@@ -22,5 +25,17 @@ std::unique_ptr<Device> make_device(int index) {
       "preset cuda, or use --device host",
       index));
 }
+
+// No stream exists that could call these.
+namespace {
+[[noreturn]] void refuse() { throw std::logic_error("a CUDA kernel in a build without CUDA"); }
+}  // namespace
+void largest_magnitudes(Stream&, const Tensor&, Blocks, const Tensor&) { refuse(); }
+void choose_scales(Stream&, const Tensor&, Dtype, const ScaleRule&, const Tensor&, const Tensor&) {
+  refuse();
+}
+void choose_exponents(Stream&, const Tensor&, Dtype, const Tensor&) { refuse(); }
+void encode(Stream&, const Tensor&, Blocks, const Tensor&, const Tensor&) { refuse(); }
+void decode(Stream&, const Tensor&, Blocks, const Tensor&, const Tensor&) { refuse(); }
 
 }  // namespace machine::cuda
