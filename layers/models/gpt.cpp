@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "machine/base/error.h"
+#include "machine/base/reject.h"
 #include "machine/world/step_clock.h"
 
 namespace layers {
@@ -15,10 +16,30 @@ BlockRange StageIndex::blocks(const GptConfig& config) const {
   return given_blocks.value_or(BlockRange{index * each, (index + 1) * each});
 }
 
+namespace {
+
+void check_fp8(const GptConfig& config, const ActivationOptions& options, const Fp8Options& fp8) {
+  if (!fp8.on()) return;
+  if (config.encoder_decoder())
+    machine::reject("fp8-format {} requires architecture decoder or encoder (got encoder-decoder)",
+                    name(fp8.format));
+  if (config.has_experts())
+    machine::reject("fp8-format {} requires a model without experts (got num-experts {})",
+                    name(fp8.format), config.moe.num_experts);
+  if (options.recompute_granularity == RecomputeGranularity::full)
+    machine::reject(
+        "fp8-format {} does not support recompute-granularity full, because the second forward "
+        "would choose scales and shift the history again; use selective",
+        name(fp8.format));
+}
+
+}  // namespace
+
 GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
                    Dtype dtype, StageIndex stage, const ActivationOptions& options,
                    machine::Device* checkpoint_host, Parameter* shared_table,
-                   const ContextParallel& cp, const std::optional<MoeCommunicators>& experts)
+                   const ContextParallel& cp, const std::optional<MoeCommunicators>& experts,
+                   const Fp8Scheme& fp8)
     : config_(config),
       options_(options),
       context_{device,
@@ -29,7 +50,8 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                options.use_flash_attn,
                options.fused_epilogues,
                cp,
-               options.tp_comm},
+               options.tp_comm,
+               fp8},
       checkpoints_(context_, options, checkpoint_host),
       stage_(stage),
       embedding_dropout_{context_, "embedding.dropout", config.hidden_dropout},
@@ -37,6 +59,7 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
   config.validate(tp.size(), stage.given_blocks ? 1 : stage.count);
   const BlockRange blocks = stage.blocks(config);
   options.validate(config, tp.size(), blocks.size());
+  check_fp8(config, options, fp8.options);
   SHARDMARK_CHECK(stage.index, >=, 0);
   SHARDMARK_CHECK(stage.index, <, stage.count);
   SHARDMARK_CHECK(blocks.size(), >, 0);

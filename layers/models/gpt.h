@@ -78,11 +78,12 @@ class GptStage {
   // memory. checkpoint_host: for cpu_checkpointing, see Checkpoints. shared_table: for the last
   // stage, the tied table of a first stage on the same rank, which keeps the parameter. cp: the
   // split of the sequences; it requires options.use_flash_attn. experts: the groups of a model with
-  // experts; by default this rank has all of them.
+  // experts; by default this rank has all of them. fp8: the products of the blocks' linear layers.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
            Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
            machine::Device* checkpoint_host = nullptr, Parameter* shared_table = nullptr,
-           const ContextParallel& cp = {}, const std::optional<MoeCommunicators>& experts = {});
+           const ContextParallel& cp = {}, const std::optional<MoeCommunicators>& experts = {},
+           const Fp8Scheme& fp8 = {});
   GptStage(const GptStage&) = delete;
   GptStage& operator=(const GptStage&) = delete;
 
