@@ -96,10 +96,10 @@ void ColumnParallelLinear::multiply_gradient(const Tensor& d_y, const Tensor& d_
   gemm(context_.stream(), own_columns(d_y), weight_of(weight_.value), matrix(d_x));
 }
 
-void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x) {
+void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x, Category kept) {
   if (fp8_) {
     const Tensor d_all = inside(context_, d_x);
-    fp8_->input_gradient(d_y, weight_matrix(weight_.value), d_all, Category::buffers);
+    fp8_->input_gradient(d_y, weight_matrix(weight_.value), d_all, kept);
     return leave(context_, d_all, d_x);
   }
   leave_while(

@@ -50,7 +50,8 @@ class ColumnParallelLinear {
   // active: also gelu(y); does not support gather_output. With context.fused_epilogues, bias and
   // GELU are part of the product where the device's library can do so.
   void forward(const Tensor& x, const Tensor& y, const Tensor& active = {});
-  void backward_input(const Tensor& d_y, const Tensor& d_x);
+  // kept: the category of memory that backward_weights needs (a scale in 8 bits).
+  void backward_input(const Tensor& d_y, const Tensor& d_x, Category kept = Category::buffers);
   void backward_weights(const Tensor& x, const Tensor& d_y);
   // Both halves at once. With context.overlap the input is gathered beside the product of d_x, and
   // d_x is reduced beside the product of the weights' gradient.
