@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "machine/base/error.h"
-#include "machine/device/cuda/scaled_codes.h"
 #include "machine/device/device.h"
+#include "machine/device/float8/scaled_codes_cuda.h"
 
 namespace machine::cuda {
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "machine/base/error.h"
-#include "machine/device/cuda/scaled_codes.h"
 #include "machine/device/float8/scaled_bodies.h"
+#include "machine/device/float8/scaled_codes_cuda.h"
 #include "machine/device/host/launch.h"
 #include "machine/device/kernels/checks.h"
 

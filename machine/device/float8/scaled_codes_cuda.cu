@@ -1,4 +1,4 @@
-#include "machine/device/cuda/scaled_codes.h"
+#include "machine/device/float8/scaled_codes_cuda.h"
 
 #include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/launch.cuh"
