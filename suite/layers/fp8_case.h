@@ -8,7 +8,7 @@
 #include "collectives/communicator/calls.h"
 #include "layers/fp8/options.h"
 #include "suite/layers/layer_case.h"
-#include "suite/reference/fp8_linear_reference.h"
+#include "suite/reference/float8/fp8_linear_reference.h"
 
 namespace suite {
 

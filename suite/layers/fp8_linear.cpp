@@ -6,9 +6,9 @@
 //
 // A layer starts without history and runs some micro-batches, whose magnitudes differ. numerics:
 // every operand of every product has the codes and the scales of a second reading of the papers
-// (suite/reference/fp8_reference.h), bit for bit, and the products are those of the decoded codes
-// in double. volume: each half of each pass. memory: codes, scales and state, and the float copies
-// that stand for the registers of an FP8 product. The time of these copies is not judged:
+// (suite/reference/float8/fp8_reference.h), bit for bit, and the products are those of the decoded
+// codes in double. volume: each half of each pass. memory: codes, scales and state, and the float
+// copies that stand for the registers of an FP8 product. The time of these copies is not judged:
 // fp8_time_over_plain.
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "suite/reference/fp8_reference.h"
+#include "suite/reference/float8/fp8_reference.h"
 
 #include <algorithm>
 #include <cmath>

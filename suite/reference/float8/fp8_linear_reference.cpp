@@ -1,4 +1,4 @@
-#include "suite/reference/fp8_linear_reference.h"
+#include "suite/reference/float8/fp8_linear_reference.h"
 
 #include <cmath>
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "suite/reference/fp8_reference.h"
+#include "suite/reference/float8/fp8_reference.h"
 
 namespace suite {
 
