@@ -20,6 +20,7 @@ struct Fp8Costs {
 
   StageCase stage() const {
     return {.tp = tp,
+            .stage = {},
             .sequences = sequences,
             .dtype = dtype,
             .options = options,
@@ -69,7 +70,9 @@ TEST_P(Fp8Cost, BytesMatchTheFormula) {
     machine::Ledger& ledger = rank.world.device().ledger();
     // The scratch of collectives and the state.
     const std::size_t outside = ledger.current(Category::buffers);
-    if (rank.tp.size() == 1) EXPECT_EQ(outside, fp8_state(config, here));
+    if (rank.tp.size() == 1) {
+      EXPECT_EQ(outside, fp8_state(config, here));
+    }
     const auto peak_of_buffers = [&](auto work) {
       ledger.reset_peaks();
       work();

@@ -126,15 +126,16 @@ TEST(Fp8Training, RejectsOptionsThatExclude) {
       return "accepted";
     };
     EXPECT_EQ(why(small, {.recompute_granularity = RecomputeGranularity::selective}), "accepted");
-    EXPECT_EQ(why(small, {.recompute_granularity = RecomputeGranularity::full}),
-              "fp8-format hybrid does not support recompute-granularity full, because the second "
-              "forward would choose scales and shift the history again; use selective");
+    EXPECT_EQ(
+        why(small, {.recompute_granularity = RecomputeGranularity::full}),
+        "fp8-format hybrid requires recompute-granularity none or selective, because a second "
+        "forward would choose scales and shift the history again (got full)");
     EXPECT_EQ(why(with_experts(small), {}),
               "fp8-format hybrid requires a model without experts (got num-experts 4)");
     EXPECT_EQ(why(t5(small), {}),
               "fp8-format hybrid requires architecture decoder or encoder (got encoder-decoder)");
     EXPECT_EQ(why(small, {.fused_epilogues = true}),
-              "blocks.0.attention.qkv: fused-epilogues does not support fp8-format");
+              "fp8-format hybrid requires fused-epilogues off (got on)");
   });
 }
 

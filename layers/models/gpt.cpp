@@ -16,24 +16,25 @@ BlockRange StageIndex::blocks(const GptConfig& config) const {
   return given_blocks.value_or(BlockRange{index * each, (index + 1) * each});
 }
 
-namespace {
-
-void check_fp8(const GptConfig& config, const ActivationOptions& options, const Fp8Options& fp8) {
+void validate_fp8(const GptConfig& config, const ActivationOptions& options, Dtype dtype,
+                  const Fp8Options& fp8) {
+  fp8.validate();
   if (!fp8.on()) return;
-  if (config.encoder_decoder())
-    machine::reject("fp8-format {} requires architecture decoder or encoder (got encoder-decoder)",
-                    name(fp8.format));
+  const auto refuse = [&fp8](std::string_view needs, std::string_view got) {
+    machine::reject("fp8-format {} requires {} (got {})", name(fp8.format), needs, got);
+  };
+  if (dtype == Dtype::float64) refuse("dtype float, bfloat16 or half", "double");
+  if (config.encoder_decoder()) refuse("architecture decoder or encoder", "encoder-decoder");
   if (config.has_experts())
-    machine::reject("fp8-format {} requires a model without experts (got num-experts {})",
-                    name(fp8.format), config.moe.num_experts);
+    refuse("a model without experts", fmt::format("num-experts {}", config.moe.num_experts));
+  if (options.tp_comm.enabled) refuse("tp-comm-overlap off", "on");
+  if (options.fused_epilogues) refuse("fused-epilogues off", "on");
   if (options.recompute_granularity == RecomputeGranularity::full)
-    machine::reject(
-        "fp8-format {} does not support recompute-granularity full, because the second forward "
-        "would choose scales and shift the history again; use selective",
-        name(fp8.format));
+    refuse(
+        "recompute-granularity none or selective, because a second forward would choose scales and "
+        "shift the history again",
+        "full");
 }
-
-}  // namespace
 
 GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
                    Dtype dtype, StageIndex stage, const ActivationOptions& options,
@@ -59,7 +60,7 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
   config.validate(tp.size(), stage.given_blocks ? 1 : stage.count);
   const BlockRange blocks = stage.blocks(config);
   options.validate(config, tp.size(), blocks.size());
-  check_fp8(config, options, fp8.options);
+  validate_fp8(config, options, dtype, fp8.options);
   SHARDMARK_CHECK(stage.index, >=, 0);
   SHARDMARK_CHECK(stage.index, <, stage.count);
   SHARDMARK_CHECK(blocks.size(), >, 0);

@@ -72,6 +72,11 @@ struct StageObserver {
   Call before_gradients = ignore, gradients_ready = ignore;
 };
 
+// Throws std::invalid_argument that names the option with which a model does not support products
+// in 8 bits.
+void validate_fp8(const GptConfig& config, const ActivationOptions& options, Dtype dtype,
+                  const Fp8Options& fp8);
+
 class GptStage {
  public:
   // Throws the exceptions of GptConfig::validate and ActivationOptions::validate. Allocates no
