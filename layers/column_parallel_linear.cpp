@@ -1,5 +1,6 @@
 #include "layers/column_parallel_linear.h"
 
+#include "layers/fp8/fp8_products.h"
 #include "layers/region.h"
 #include "machine/base/reject.h"
 #include "machine/world/step_clock.h"
@@ -34,10 +35,18 @@ ColumnParallelLinear::ColumnParallelLinear(const Context& context, const std::st
   if (options.gather_output && (context.sequence_parallel || options.stacked > 1))
     machine::reject("{}: gather_output does not support {}", name,
                     context.sequence_parallel ? "sequence parallelism" : "stacked matrices");
+  if (!context.fp8.options.on()) return;
+  for (const auto& [asked, option] : {std::pair(options.gather_output, "gather_output"),
+                                      {context.overlap.enabled, "tp-comm-overlap"},
+                                      {context.fused_epilogues, "fused-epilogues"}})
+    if (asked) machine::reject("{}: {} does not support fp8-format", name, option);
+  fp8_ = std::make_shared<Fp8Products>(
+      context.device, context.dtype, context.tp, context.fp8,
+      context.sequence_parallel ? Fp8Products::Gathers::input : Fp8Products::Gathers::none);
 }
 
 Matrix ColumnParallelLinear::weight_of(const Tensor& tensor) const {
-  return matrix(tensor.reshape({tensor.size() / in_, in_}));
+  return matrix(weight_matrix(tensor));
 }
 
 Tensor ColumnParallelLinear::bias_of(const Tensor& tensor) const {
@@ -48,6 +57,16 @@ Matrix ColumnParallelLinear::own_columns(const Tensor& y) const {
   return gathers() ? own_columns_of(context_, y) : matrix(y);
 }
 
+Tensor ColumnParallelLinear::weight_matrix(const Tensor& tensor) const {
+  return tensor.reshape({tensor.size() / in_, in_});
+}
+
+void ColumnParallelLinear::finish(const Tensor& y, const Tensor& active) const {
+  if (options_.bias && !options_.skip_bias_add)
+    context_.kernels().add_bias(y, bias_of(bias_.value), y);
+  if (active) context_.kernels().gelu(y, active);
+}
+
 void ColumnParallelLinear::multiply(const Tensor& x, const Tensor& y, const Tensor& active) const {
   const bool adds_bias = options_.bias && !options_.skip_bias_add;
   const Matrix weight = weight_of(weight_.value).transposed();
@@ -56,11 +75,14 @@ void ColumnParallelLinear::multiply(const Tensor& x, const Tensor& y, const Tens
                  active ? active : y))
     return;
   gemm(context_.stream(), matrix(x), weight, matrix(y));
-  if (adds_bias) context_.kernels().add_bias(y, bias_of(bias_.value), y);
-  if (active) context_.kernels().gelu(y, active);
+  finish(y, active);
 }
 
 void ColumnParallelLinear::forward(const Tensor& x, const Tensor& y, const Tensor& active) {
+  if (fp8_) {
+    fp8_->forward(x, weight_matrix(weight_.value), y);
+    return finish(y, active);
+  }
   const Tensor part =
       gathers() ? context_.tensor({y.rows(), out_ / context_.tp.size()}, Category::buffers) : y;
   enter_while(context_, x, Category::buffers, context_.overlap.gathers_by_share(),
@@ -74,20 +96,31 @@ void ColumnParallelLinear::multiply_gradient(const Tensor& d_y, const Tensor& d_
   gemm(context_.stream(), own_columns(d_y), weight_of(weight_.value), matrix(d_x));
 }
 
-void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x) {
+void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x, Category kept) {
+  if (fp8_) {
+    const Tensor d_all = inside(context_, d_x);
+    fp8_->input_gradient(d_y, weight_matrix(weight_.value), d_all, kept);
+    return leave(context_, d_all, d_x);
+  }
   leave_while(
       context_, d_x, context_.overlap.scatters_gradients_by_share(),
       [&](const Tensor& all, RowRange rows) { multiply_gradient(rows.of(d_y), rows.of(all)); });
 }
 
 void ColumnParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) {
-  add_gradients(enter(context_, x), d_y);
+  if (!fp8_) return add_gradients(enter(context_, x), d_y);
+  fp8_->weight_gradient(x, d_y, weight_.gradient ? weight_matrix(weight_.gradient) : Tensor());
+  add_bias_gradient(d_y);
 }
 
 void ColumnParallelLinear::add_gradients(const Tensor& all_x, const Tensor& d_y) const {
   if (weight_.gradient)  // not frozen
     gemm(context_.stream(), own_columns(d_y).transposed(), matrix(all_x),
          weight_of(weight_.gradient), 1, 1);
+  add_bias_gradient(d_y);
+}
+
+void ColumnParallelLinear::add_bias_gradient(const Tensor& d_y) const {
   if (!options_.bias || !bias_.gradient) return;
   const Tensor gradient = bias_of(bias_.gradient);
   if (!gathers()) return context_.kernels().accumulate_column_sums(d_y, gradient);

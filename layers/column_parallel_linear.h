@@ -10,9 +10,11 @@
 // Communication: forward sends no data; backward_input all-reduces d_x [tokens, in] over tp. With
 // sequence parallelism x and d_x hold this rank's own rows: forward gathers x, backward_input
 // reduce-scatters d_x, and backward_weights gathers x again, so that only 1/tp of it is kept.
-// backward_weights adds to the gradients (float under bfloat16 and half).
+// backward_weights adds to the gradients (float under bfloat16 and half). With context.fp8 the
+// products and the gathers are in 8 bits (fp8/fp8_products.h), without overlap of tp.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "layers/context.h"
@@ -20,6 +22,8 @@
 #include "machine/device/gemm.h"
 
 namespace layers {
+
+class Fp8Products;
 
 // Megatron-LM's arguments of the same names, and `stacked`.
 struct ColumnOptions {
@@ -46,7 +50,8 @@ class ColumnParallelLinear {
   // active: also gelu(y); does not support gather_output. With context.fused_epilogues, bias and
   // GELU are part of the product where the device's library can do so.
   void forward(const Tensor& x, const Tensor& y, const Tensor& active = {});
-  void backward_input(const Tensor& d_y, const Tensor& d_x);
+  // kept: the category of memory that backward_weights needs (a scale in 8 bits).
+  void backward_input(const Tensor& d_y, const Tensor& d_x, Category kept = Category::buffers);
   void backward_weights(const Tensor& x, const Tensor& d_y);
   // Both halves at once. With context.overlap the input is gathered beside the product of d_x, and
   // d_x is reduced beside the product of the weights' gradient.
@@ -58,16 +63,20 @@ class ColumnParallelLinear {
   // y, and gelu(y) if active, of some rows inside of the region.
   void multiply(const Tensor& x, const Tensor& y, const Tensor& active) const;
   void multiply_gradient(const Tensor& d_y, const Tensor& d_x) const;
+  void finish(const Tensor& y, const Tensor& active) const;  // adds the bias, computes gelu(y)
   void add_gradients(const Tensor& all_x, const Tensor& d_y) const;
+  void add_bias_gradient(const Tensor& d_y) const;
   bool gathers() const { return options_.gather_output && context_.tp.size() > 1; }
-  Matrix weight_of(const Tensor& tensor) const;  // [stacked * out/tp, in]
-  Tensor bias_of(const Tensor& tensor) const;    // [stacked * out/tp]
+  Tensor weight_matrix(const Tensor& tensor) const;  // [stacked * out/tp, in]
+  Matrix weight_of(const Tensor& tensor) const;
+  Tensor bias_of(const Tensor& tensor) const;  // [stacked * out/tp]
   Matrix own_columns(const Tensor& y) const;
 
   Context context_;
   std::int64_t in_, out_;
   ColumnOptions options_;
-  Parameter weight_, bias_;  // the bias is declared even without options.bias
+  Parameter weight_, bias_;           // the bias is declared even without options.bias
+  std::shared_ptr<Fp8Products> fp8_;  // null unless context.fp8 is on
 };
 
 }  // namespace layers

@@ -13,6 +13,7 @@
 #include "collectives/communicator/communicator.h"
 #include "collectives/placement.h"
 #include "layers/context_parallel/context_parallel.h"
+#include "layers/fp8/options.h"
 #include "layers/tp_comm_overlap.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
@@ -32,6 +33,7 @@ struct Context {
   bool fused_epilogues = false;  // bias and GELU inside the product (machine/device/gemm.h)
   ContextParallel cp{};          // the split of the sequences; by default ranks have whole ones
   TpCommOverlap overlap{};       // communication over tp beside products
+  Fp8Scheme fp8{};               // products of the linear layers in 8 bits
 
   machine::Stream& stream() const { return device.stream(); }
   machine::Kernels& kernels() const { return device.stream().kernels(); }

@@ -42,7 +42,7 @@ void Mlp::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Cat
       context_.kernels().gelu_backward(saved.inner, d_active, saved.d_inner);
   }
   saved.inner = Tensor();
-  if (!context_.joins_halves(kept)) return fc1_.backward_input(saved.d_inner, d_x);
+  if (!context_.joins_halves(kept)) return fc1_.backward_input(saved.d_inner, d_x, kept);
   fc1_.backward(saved.x, saved.d_inner, d_x);
   saved.x = saved.d_inner = Tensor();
 }

@@ -1,5 +1,6 @@
 #include "layers/row_parallel_linear.h"
 
+#include "layers/fp8/fp8_products.h"
 #include "layers/region.h"
 #include "machine/base/reject.h"
 
@@ -15,6 +16,14 @@ RowParallelLinear::RowParallelLinear(const Context& context, const std::string& 
       bias_(declare(context, name + ".bias", {out}, context.between_regions(), Role::bias)) {
   if (!options.input_is_parallel && context.sequence_parallel)
     machine::reject("{}: input_is_parallel false does not support sequence parallelism", name);
+  if (!context.fp8.options.on()) return;
+  for (const auto& [asked, option] :
+       {std::pair(!options.input_is_parallel, "input_is_parallel false"),
+        {context.overlap.enabled, "tp-comm-overlap"}})
+    if (asked) machine::reject("{}: {} does not support fp8-format", name, option);
+  fp8_ = std::make_shared<Fp8Products>(
+      context.device, context.dtype, context.tp, context.fp8,
+      context.sequence_parallel ? Fp8Products::Gathers::gradient : Fp8Products::Gathers::none);
 }
 
 Matrix RowParallelLinear::own_columns(const Tensor& x) const {
@@ -24,6 +33,7 @@ Matrix RowParallelLinear::own_columns(const Tensor& x) const {
 void RowParallelLinear::forward(const Tensor& x, const Tensor& y) {
   leave_while(context_, y, context_.overlap.scatters_by_share(),
               [&](const Tensor& all, RowRange rows) {
+                if (fp8_) return fp8_->forward(x, weight_.value, all);
                 gemm(context_.stream(), own_columns(rows.of(x)), matrix(weight_.value).transposed(),
                      matrix(rows.of(all)));
               });
@@ -31,6 +41,10 @@ void RowParallelLinear::forward(const Tensor& x, const Tensor& y) {
 }
 
 Tensor RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x, Category kept) {
+  if (fp8_) {
+    if (gathers_codes()) add_bias_gradient(d_y);
+    return fp8_->input_gradient(d_y, weight_.value, d_x, kept);
+  }
   const Tensor part =
       scatters() ? context_.tensor({d_x.rows(), in_ / context_.tp.size()}, Category::buffers) : d_x;
   Tensor all = enter_while(context_, d_y, kept, context_.overlap.gathers_by_share(),
@@ -43,13 +57,18 @@ Tensor RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x, C
 }
 
 void RowParallelLinear::backward_weights(const Tensor& x, const Tensor& all_d_y) {
-  if (weight_.gradient)  // not frozen
+  if (fp8_)
+    fp8_->weight_gradient(x, all_d_y, weight_.gradient);
+  else if (weight_.gradient)  // not frozen
     gemm(context_.stream(), matrix(all_d_y).transposed(), own_columns(x), matrix(weight_.gradient),
          1, 1);
-  if (!options_.bias || !bias_.gradient) return;
   const std::int64_t own = context_.own_rows(all_d_y.rows());
-  context_.kernels().accumulate_column_sums(all_d_y.row_range(context_.first_row(own), own),
-                                            bias_.gradient);
+  if (!gathers_codes()) add_bias_gradient(all_d_y.row_range(context_.first_row(own), own));
+}
+
+void RowParallelLinear::add_bias_gradient(const Tensor& own_d_y) const {
+  if (options_.bias && bias_.gradient)
+    context_.kernels().accumulate_column_sums(own_d_y, bias_.gradient);
 }
 
 Parameters RowParallelLinear::parameters() {

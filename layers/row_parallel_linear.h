@@ -10,9 +10,12 @@
 // Communication: forward all-reduces y [tokens, out] over tp; backward sends no data. With sequence
 // parallelism y and d_y hold this rank's own rows: forward reduce-scatters y, backward_input
 // gathers d_y, and the bias's gradient is partial, because each rank adds only its own rows.
-// backward_weights adds to the gradients (float under bfloat16 and half).
+// backward_weights adds to the gradients (float under bfloat16 and half). With context.fp8 the
+// products and the gathers are in 8 bits (fp8/fp8_products.h). A gathered d_y is then in codes, so
+// backward_input adds the bias's gradient.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "layers/context.h"
@@ -20,6 +23,8 @@
 #include "machine/device/gemm.h"
 
 namespace layers {
+
+class Fp8Products;
 
 // Megatron-LM's arguments of the same names.
 struct RowOptions {
@@ -46,12 +51,15 @@ class RowParallelLinear {
 
  private:
   bool scatters() const { return !options_.input_is_parallel && context_.tp.size() > 1; }
+  bool gathers_codes() const { return fp8_ && context_.sequence_parallel; }
+  void add_bias_gradient(const Tensor& own_d_y) const;
   Matrix own_columns(const Tensor& x) const;
 
   Context context_;
   std::int64_t in_;
   RowOptions options_;
-  Parameter weight_, bias_;  // the bias is declared even without options.bias
+  Parameter weight_, bias_;           // the bias is declared even without options.bias
+  std::shared_ptr<Fp8Products> fp8_;  // null unless context.fp8 is on
 };
 
 }  // namespace layers

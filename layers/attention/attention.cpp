@@ -326,7 +326,7 @@ void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& save
   }
   rotate(saved.d_qkv, true);
   saved.qkv = saved.probabilities = saved.log_sum_exp = Tensor();
-  if (!context_.joins_halves(kept)) return qkv_.backward_input(saved.d_qkv, d_x);
+  if (!context_.joins_halves(kept)) return qkv_.backward_input(saved.d_qkv, d_x, kept);
   qkv_.backward(saved.x, saved.d_qkv, d_x);
   saved.x = saved.d_qkv = Tensor();
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "machine/base/error.h"
+#include "machine/base/reject.h"
 #include "machine/world/step_clock.h"
 
 namespace layers {
@@ -15,10 +16,31 @@ BlockRange StageIndex::blocks(const GptConfig& config) const {
   return given_blocks.value_or(BlockRange{index * each, (index + 1) * each});
 }
 
+void validate_fp8(const GptConfig& config, const ActivationOptions& options, Dtype dtype,
+                  const Fp8Options& fp8) {
+  fp8.validate();
+  if (!fp8.on()) return;
+  const auto refuse = [&fp8](std::string_view needs, std::string_view got) {
+    machine::reject("fp8-format {} requires {} (got {})", name(fp8.format), needs, got);
+  };
+  if (dtype == Dtype::float64) refuse("dtype float, bfloat16 or half", "double");
+  if (config.encoder_decoder()) refuse("architecture decoder or encoder", "encoder-decoder");
+  if (config.has_experts())
+    refuse("a model without experts", fmt::format("num-experts {}", config.moe.num_experts));
+  if (options.tp_comm.enabled) refuse("tp-comm-overlap off", "on");
+  if (options.fused_epilogues) refuse("fused-epilogues off", "on");
+  if (options.recompute_granularity == RecomputeGranularity::full)
+    refuse(
+        "recompute-granularity none or selective, because a second forward would choose scales and "
+        "shift the history again",
+        "full");
+}
+
 GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
                    Dtype dtype, StageIndex stage, const ActivationOptions& options,
                    machine::Device* checkpoint_host, Parameter* shared_table,
-                   const ContextParallel& cp, const std::optional<MoeCommunicators>& experts)
+                   const ContextParallel& cp, const std::optional<MoeCommunicators>& experts,
+                   const Fp8Scheme& fp8)
     : config_(config),
       options_(options),
       context_{device,
@@ -29,7 +51,8 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                options.use_flash_attn,
                options.fused_epilogues,
                cp,
-               options.tp_comm},
+               options.tp_comm,
+               fp8},
       checkpoints_(context_, options, checkpoint_host),
       stage_(stage),
       embedding_dropout_{context_, "embedding.dropout", config.hidden_dropout},
@@ -37,6 +60,7 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
   config.validate(tp.size(), stage.given_blocks ? 1 : stage.count);
   const BlockRange blocks = stage.blocks(config);
   options.validate(config, tp.size(), blocks.size());
+  validate_fp8(config, options, dtype, fp8.options);
   SHARDMARK_CHECK(stage.index, >=, 0);
   SHARDMARK_CHECK(stage.index, <, stage.count);
   SHARDMARK_CHECK(blocks.size(), >, 0);

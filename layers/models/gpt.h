@@ -72,17 +72,23 @@ struct StageObserver {
   Call before_gradients = ignore, gradients_ready = ignore;
 };
 
+// Throws std::invalid_argument that names the option with which a model does not support products
+// in 8 bits.
+void validate_fp8(const GptConfig& config, const ActivationOptions& options, Dtype dtype,
+                  const Fp8Options& fp8);
+
 class GptStage {
  public:
   // Throws the exceptions of GptConfig::validate and ActivationOptions::validate. Allocates no
   // memory. checkpoint_host: for cpu_checkpointing, see Checkpoints. shared_table: for the last
   // stage, the tied table of a first stage on the same rank, which keeps the parameter. cp: the
   // split of the sequences; it requires options.use_flash_attn. experts: the groups of a model with
-  // experts; by default this rank has all of them.
+  // experts; by default this rank has all of them. fp8: the products of the blocks' linear layers.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
            Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
            machine::Device* checkpoint_host = nullptr, Parameter* shared_table = nullptr,
-           const ContextParallel& cp = {}, const std::optional<MoeCommunicators>& experts = {});
+           const ContextParallel& cp = {}, const std::optional<MoeCommunicators>& experts = {},
+           const Fp8Scheme& fp8 = {});
   GptStage(const GptStage&) = delete;
   GptStage& operator=(const GptStage&) = delete;
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "layers/models/fp8_cost.h"
+
 namespace layers {
 namespace {
 
@@ -17,6 +19,11 @@ class Calls {
     if (stage_.options.sequence_parallel) gathers_ += regions;
   }
   void leave(int regions) { (stage_.options.sequence_parallel ? scatters_ : reduces_) += regions; }
+  // The entries of the layers, in the pass `in_8_bits` if the products are in 8 bits.
+  void enter_layers(int regions, Fp8Pass in_8_bits) {
+    if (!stage_.fp8.on()) return enter(regions);
+    of_fp8_ = fp8_calls(config_, stage_, in_8_bits);
+  }
   void gather(int calls) { gathers_ += calls; }
   void reduce_row_values(int calls) { row_values_ += calls; }
   void attend(int forwards, int backwards) {
@@ -45,6 +52,7 @@ class Calls {
     };
     std::erase_if(calls, [this](const auto& one) { return stage_.tp == 1 || one.calls == 0; });
     calls.insert(calls.end(), of_experts_.begin(), of_experts_.end());
+    calls.insert(calls.end(), of_fp8_.begin(), of_fp8_.end());
     if (stage_.cp.ranks == 1) return calls;
     const ContextCost cost = core_attention_cost(config_, stage_);
     for (const auto& [pass, times] :
@@ -62,7 +70,7 @@ class Calls {
   std::int64_t n_, h_;
   int reduces_ = 0, gathers_ = 0, scatters_ = 0, row_values_ = 0;
   int forwards_ = 0, backwards_ = 0;  // of core attention
-  std::vector<CollectiveCalls> of_experts_;
+  std::vector<CollectiveCalls> of_experts_, of_fp8_;
 };
 
 // Elements of the matrices of attention and of a perceptron.
@@ -225,7 +233,7 @@ std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage) {
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage) {
   Calls calls(config, stage);
   if (stage.stage.first()) calls.leave(lookups(config));
-  calls.enter(blocks_of(config, stage).entries());
+  calls.enter_layers(blocks_of(config, stage).entries(), Fp8Pass::forward);
   calls.leave(blocks_of(config, stage).exits());
   calls.attend(layers_of(config, stage), 0);
   calls.exchange(&MoeCost::forward, 0, static_cast<std::size_t>(layers_of(config, stage)));
@@ -240,7 +248,7 @@ std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageC
 std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage) {
   Calls calls(config, stage);
   if (stage.stage.last()) calls.leave(1);
-  calls.enter(blocks_of(config, stage).exits());
+  calls.enter_layers(blocks_of(config, stage).exits(), Fp8Pass::backward_input);
   calls.leave(blocks_of(config, stage).entries());
   calls.attend(recomputed_attentions(config, stage), layers_of(config, stage));
   calls.exchange(&MoeCost::backward_input, 0, static_cast<std::size_t>(layers_of(config, stage)));
@@ -260,7 +268,7 @@ std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
                                                     const StageCase& stage) {
   Calls calls(config, stage);
   if (stage.stage.last()) calls.enter(1);
-  calls.enter(blocks_of(config, stage).entries());
+  calls.enter_layers(blocks_of(config, stage).entries(), Fp8Pass::backward_weights);
   if (stage.stage.first()) calls.enter(lookups(config));
   return calls.take();
 }

@@ -42,6 +42,9 @@ struct StageCase {
   ActivationOptions options{};
   ContextRank cp{};
   ExpertRank experts{};
+  // Products in 8 bits (fp8_cost.h), and the ranks that share amaxes of delayed scaling.
+  Fp8Options fp8{};
+  int amax_ranks = 1;
 
   // Returns the tokens of a micro-batch on this rank.
   std::int64_t tokens(const GptConfig& config) const {
@@ -109,7 +112,8 @@ std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 //
 // Every forward of a layer, also a recomputed one, and every backward_input adds the collectives
 // over cp of context_cost.h, and its messages, which the last two functions return. A layer with
-// experts has one region over tp and those of experts/moe_cost.h over the group "ep".
+// experts has one region over tp and those of experts/moe_cost.h over the group "ep". With fp8 the
+// all-gathers of the layers are those of fp8_cost.h, and amaxes are shared over the group "fp8".
 using collectives::CollectiveCalls;
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage);
 std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage);

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "layers/models/fp8_cost.h"
+#include "layers/models/memory_rows.h"
 #include "layers/models/mixture_sizes.h"
 
 namespace layers {
@@ -27,6 +29,7 @@ struct Sizes {
   std::size_t pairs = 0, table = 0, spread = 0;  // spread: of positions that are made consecutive
   int first_block = 0, encoder_layers = 0;       // encoder_layers: 0 without an encoder-decoder
   std::vector<Mixture> mixtures{};               // of each block
+  Fp8BlockMemory fp8{};
 
   Sizes(const GptConfig& config, const StageCase& stage)
       : n(static_cast<std::size_t>(stage.tokens(config))),
@@ -60,7 +63,8 @@ struct Sizes {
         attends_again(selective && stage.options.use_flash_attn),
         over_cp(stage.cp.ranks > 1),
         keeps_parts(over_cp && (attends_again || (stage.cp.options.comm_type != CpCommType::a2a &&
-                                                  !stage.cp.options.is_hybrid()))) {
+                                                  !stage.cp.options.is_hybrid()))),
+        fp8(fp8_memory(config, stage)) {
     if (config.encoder()) transform = own;
     for (std::size_t block = 0; block < L; ++block) mixtures.emplace_back(config, stage, block);
     first_block = stage.stage.blocks(config).begin;
@@ -94,37 +98,12 @@ struct Sizes {
   }
 };
 
-// The category that counts a tensor.
-enum class Held : unsigned char {
-  saved,  // from forward for backward: activations. If the layer is recomputed: buffers until its
-          // forward ends, and as `later` from its second forward on
-  later,  // for the weight half: activations if that runs later, buffers if it follows at once
-  now,    // within a call: buffers
-};
-
-// The moments of a part, `steps` for each pass, in the order of the code. At the last moment of a
-// pass, all memory that its end frees is free, and the next pass has not allocated memory.
-constexpr int steps = 40, last = steps - 2;
-constexpr int forward = 0, input_half = steps, weight_half = 2 * steps;
-constexpr int forward_end = forward + last, input_end = input_half + last,
-              done = weight_half + last;
-
-struct Row {
-  Held held;
-  std::string_view name;
-  std::size_t bytes;
-  int from, to;  // moments, both included
-};
-
-// The first moments of the perceptron, and the number of moments that experts need in its place.
-constexpr int of_mlp = forward + 12, d_of_mlp = input_half, of_experts = 10;
-
 // clang-format off
 std::vector<Row> expert_rows(const Sizes& z, const Mixture& m) {
   enum Moment : int {
     route = of_mlp, counts, weigh, exchange, compute, give_back, sum, share,
     d_gather = d_of_mlp, d_dot, d_slots, d_exchange, d_compute, d_give_back, d_sum, d_route, d_share,
-    w_experts = weight_half
+    w_experts = mlp_weights_end
   };
   using enum Held;
   const std::size_t sent = m.S * m.h * m.E, rows = m.R * m.h * m.E, all = m.P * m.T * m.h,
@@ -182,9 +161,9 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
   enum Moment : int {
     norm1 = forward, qkv, split, core, context, projection,
     cross_norm, cross_q, cross_kv, cross_core, cross_context, cross_projection, fc1 = of_mlp, fc2, end = of_mlp + of_experts,
-    d_mlp = d_of_mlp, d_fc1, d_norm2 = d_of_mlp + of_experts, d_cross, d_cross_core, d_cross_q, d_cross_kv, d_cross_norm,
-    d_again, d_attend, d_core, d_return, d_join, d_qkv,
-    w_mlp = weight_half, w_cross, w_attention
+    d_mlp = d_of_mlp, d_active, d_fc1, d_norm2 = d_of_mlp + of_experts, d_cross, d_cross_core, d_cross_q, d_cross_kv, d_cross_norm,
+    d_again, d_attend, d_recompute, d_core, d_return, d_join, d_qkv,
+    w_fc2 = weight_half, w_mlp = mlp_weights_end, w_cross, w_projection, w_attention
   };
   using enum Held;
   const std::size_t again = z.selective ? z.P : 0, of_core = z.P + z.log_sum_exp + z.context.kept,
@@ -194,14 +173,15 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
   const std::size_t q = crossed(z.M / z.t), P = crossed(z.P), gathered = crossed(z.gathered),
                     own = crossed(z.own);
   const bool cross = own > 0;
-  const std::size_t beside = joined ? z.gathered : 0, later_again = z.gathered - beside;
+  const std::size_t entered = z.fp8.on() ? 0 : z.gathered, beside = joined ? z.gathered : 0,
+                    later_again = entered - beside;
   const int qkv_end = joined ? d_qkv : w_attention, fc1_end = joined ? d_fc1 : w_mlp;
   const auto mlp = [moe = z.mixtures[block].present](std::size_t bytes) { return moe ? 0 : bytes; };
   std::vector<Row> rows{
       {saved, "norm1", z.own, norm1, qkv_end},
       {saved, "statistics of norm1", z.R, norm1, done},
       {saved, "residual", z.own, norm1, done},
-      {now,   "norm1 of all rows", z.gathered, qkv, qkv},
+      {now,   "norm1 of all rows", entered, qkv, qkv},
       {saved, "qkv", z.over_cp ? 0 : z.qkv, qkv, d_core},
       {now,   "qkv before its split", z.over_cp ? z.qkv : 0, qkv, split},
       {saved, "q, k and v", z.keeps_parts ? z.qkv : 0, split, d_core},
@@ -231,16 +211,16 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
       {saved, "statistics of that norm", ended(z.R), end, done},
       {saved, "norm2", mlp(z.own), fc1, fc1_end},
       {saved, "statistics of norm2", mlp(z.R), fc1, done},
-      {now,   "norm2 of all rows", mlp(z.gathered), fc1, fc1},
-      {saved, "inner", mlp(z.inner), fc1, d_mlp},
+      {now,   "norm2 of all rows", mlp(entered), fc1, fc1},
+      {saved, "inner", mlp(z.inner), fc1, d_active},
       {saved, "active", mlp(z.ffn), fc1, w_mlp},
       {now,   "y before its scatter", mlp(z.gathered), fc2, fc2},
 
       {later, "d_y dropped", mlp(z.dropped), d_mlp, z.gathered > 0 ? d_fc1 : w_mlp},
-      {later, "d_y of all rows", mlp(z.gathered), d_mlp, w_mlp},
+      {later, "d_y of all rows", mlp(entered), d_mlp, w_mlp},
       {later, "d_norm2", mlp(z.own), d_mlp, done},
       {later, "d_inner", mlp(z.inner), d_mlp, fc1_end},
-      {now,   "d_active", mlp(z.ffn), d_mlp, d_mlp},
+      {now,   "d_active", mlp(z.ffn), d_mlp, d_active},
       {now,   "d_norm2 before its scatter", mlp(z.gathered), d_fc1, d_fc1},
       {now,   "norm2 of all rows beside it", mlp(beside), d_fc1, d_fc1},
       {later, "d_unnormed of the encoder's end", ended(z.own), d_mlp, done},
@@ -259,15 +239,15 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
       {later, "d_residual", z.own, cross ? d_cross_norm : d_norm2,
        z.passes_on() ? w_attention : input_end},
       {later, "d_residual dropped", z.dropped, d_again, z.gathered > 0 ? d_qkv : w_attention},
-      {later, "d_residual of all rows", z.gathered, d_attend, w_attention},
+      {later, "d_residual of all rows", entered, d_attend, w_attention},
       {later, "d_norm1", z.own, d_again, done},
       {later, "d_qkv", z.qkv, z.over_cp ? d_join : d_again, qkv_end},
       {now,   "gradients of q, k and v", z.over_cp ? z.qkv : 0, d_core, d_join},
       {now,   "backward of attention over cp", z.context.backward.buffers, d_core, d_core},
       {now,   "its end", z.context.backward.buffers_at_end, d_return, d_return},
-      {now,   "attention over cp again", z.attends_again ? z.context.forward.buffers : 0, d_attend, d_attend},
-      {now,   "scores again", again, d_again, d_again},
-      {now,   "probabilities or log of the sum of exp again", core_again, d_again, d_core},
+      {now,   "attention over cp again", z.attends_again ? z.context.forward.buffers : 0, d_recompute, d_recompute},
+      {now,   "scores again", again, d_recompute, d_recompute},
+      {now,   "probabilities or log of the sum of exp again", core_again, d_recompute, d_core},
       {now,   "d_context", z.M / z.t, d_attend, z.over_cp ? d_return : d_core},
       {now,   "probabilities dropped, then d_scores", z.P, d_core, d_core},
       {now,   "gradient of the relative bias", z.pairs * z.A + z.table * (z.A + z.E), d_core, d_core},
@@ -278,6 +258,24 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
       {now,   "cross norm or encoded rows again", gathered, w_cross, w_cross},
       {now,   "norm1 of all rows again", later_again, w_attention, w_attention},
   };
+  if (z.fp8.on())
+    for (const auto& [m, f, d, d_end, w, w_end] :
+         {std::tuple(&z.fp8.qkv, int{qkv}, int{d_qkv}, int{d_qkv}, int{w_attention}, int{w_attention}),
+          {&z.fp8.projection, projection, d_attend, d_recompute, w_projection, w_attention},
+          {&z.fp8.fc1, fc1, d_fc1, d_fc1, w_mlp, w_mlp},
+          {&z.fp8.fc2, fc2, d_mlp, d_active, w_fc2, w_mlp}}) {
+      const std::vector<Row> of_fp8{
+          {saved, "scale of x", m->scale, f, w},
+          {now,   "operands in 8 bits and in float", m->forward, f, f},
+          {now,   "those of d_x", m->backward_input, d, d},
+          {later, "scale of d_y", m->scale_of_d_y - m->inverse_of_d_y, d, d},
+          {later, "its inverse", m->inverse_of_d_y, d, w},
+          {later, "codes of d_y of all rows", m->gathered, m->scale > 0 ? d : d_end, w_end},
+          {later, "their scales", m->gathered_scales, d_end, w},
+          {now,   "operands of the weights' gradient", m->backward_weights, w, w},
+      };
+      rows.insert(rows.end(), of_fp8.begin(), of_fp8.end());
+    }
   if (z.mixtures[block].present) {
     const std::vector<Row> experts = expert_rows(z, z.mixtures[block]);
     rows.insert(rows.end(), experts.begin(), experts.end());
@@ -438,7 +436,7 @@ void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
     const Part &before = parts_[to - 1], &part = parts_[to];
     // The weights of the part before use d_x, unless they use a gathered or dropped copy.
     const int user = to == 1 || z.ends_encoder(to - 2) ? done
-                     : z.mlp_passes_on(to - 2)         ? weight_half
+                     : z.mlp_passes_on(to - 2)         ? mlp_weights_end
                                                        : input_end;
     hold(later_, z.border, part.at(input_half), before.at(user));
 

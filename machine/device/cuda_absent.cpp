@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "machine/base/error.h"
 #include "machine/device/device.h"
+#include "machine/device/float8/scaled_codes_cuda.h"
 #include "machine/device/split_norm.h"
 
 namespace machine::cuda {
@@ -27,5 +30,17 @@ std::unique_ptr<Device> make_device(int index) {
 std::unique_ptr<SplitNorm> make_split_norm(Device& device) {
   throw MachineError(fmt::format("{} is not a device of this build", device.description()));
 }
+
+// No stream exists that could call these.
+namespace {
+[[noreturn]] void refuse() { throw std::logic_error("a CUDA kernel in a build without CUDA"); }
+}  // namespace
+void largest_magnitudes(Stream&, const Tensor&, Blocks, const Tensor&) { refuse(); }
+void choose_scales(Stream&, const Tensor&, Dtype, const ScaleRule&, const Tensor&, const Tensor&) {
+  refuse();
+}
+void choose_exponents(Stream&, const Tensor&, Dtype, const Tensor&) { refuse(); }
+void encode(Stream&, const Tensor&, Blocks, const Tensor&, const Tensor&) { refuse(); }
+void decode(Stream&, const Tensor&, Blocks, const Tensor&, const Tensor&) { refuse(); }
 
 }  // namespace machine::cuda

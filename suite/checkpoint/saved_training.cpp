@@ -155,6 +155,14 @@ void check_saved_training(const harness::Files& files, const TrainingConfig& con
           "parameters "
           "only",
           option, config.frozen);
+  for (const auto& [option, named] : {std::pair("--save", saves_checkpoint(files.save)),
+                                      {"--load", loads_checkpoint(files.load)}})
+    if (named && config.fp8.on() && config.fp8.recipe == layers::Fp8Recipe::delayed)
+      throw FileError(
+          "{} of a folder requires fp8-recipe tensorwise, blockwise or mxfp8 (got delayed), "
+          "because "
+          "checkpoints do not store histories of amaxes",
+          option);
   if (saves_checkpoint(files.save)) {
     std::error_code error;
     std::filesystem::create_directories(files.save, error);

@@ -32,6 +32,9 @@ T parse(const std::string& text) {
   if constexpr (std::is_same_v<T, layers::TokenDispatcherType>)
     return layers::token_dispatcher_type(text);
   if constexpr (std::is_same_v<T, zero::OffloadDevice>) return zero::find_offload_device(text);
+  if constexpr (std::is_same_v<T, layers::Fp8Format>) return layers::fp8_format(text);
+  if constexpr (std::is_same_v<T, layers::Fp8Recipe>) return layers::fp8_recipe(text);
+  if constexpr (std::is_same_v<T, layers::AmaxAlgorithm>) return layers::amax_algorithm(text);
 }
 
 using Pair = std::array<double, 2>;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "layers/context_parallel/context_parallel.h"
+#include "layers/fp8/options.h"
 #include "layers/models/activation_options.h"
 #include "layers/moe_config.h"
 #include "machine/device/dtype.h"
@@ -47,7 +48,7 @@ class Field {
                layers::PositionEmbedding*, layers::Architecture*, layers::RecomputeGranularity*,
                layers::RecomputeMethod*, layers::CpCommType*, layers::SequenceOrder*,
                layers::LoadBalancing*, layers::TokenDropPolicy*, layers::TokenDispatcherType*,
-               zero::OffloadDevice*>
+               zero::OffloadDevice*, layers::Fp8Format*, layers::Fp8Recipe*, layers::AmaxAlgorithm*>
       at_;
 };
 

@@ -19,6 +19,10 @@ const Needs half{"fp16.enabled",
                  [](Config c) { return c.precision.dtype == machine::Dtype::float16; }};
 const Needs dynamic{"fp16.enabled and a dynamic loss scale",
                     [](Config c) { return half.met(c) && c.precision.constant_loss_scale == 0; }};
+const Needs in_8_bits{"fp8-format hybrid or e4m3", [](Config c) { return c.fp8.on(); }};
+const Needs delayed_scaling{"fp8-format and fp8-recipe delayed", [](Config c) {
+                              return c.fp8.on() && c.fp8.recipe == layers::Fp8Recipe::delayed;
+                            }};
 const Needs adamw{"optimizer.type AdamW", [](Config c) { return c.optimizer.type == "adamw"; }};
 const Needs lamb{"optimizer.type Lamb", [](Config c) { return c.optimizer.type == "lamb"; }};
 const Needs with_betas{"optimizer.type AdamW, Lamb or Lion", [](Config c) {
@@ -165,6 +169,15 @@ std::vector<Key> step_keys() {
       axis("--use-flash-attn", "", AT(activations.use_flash_attn), "blockwise attention"),
       axis("fused-epilogues", "", AT(activations.fused_epilogues),
            "bias and GELU inside cuBLASLt's products, on a GPU"),
+      axis("--fp8-format", "", AT(fp8.format), "8-bit format of the blocks' matrix products",
+           {.choices = {"none", "hybrid", "e4m3"}}),
+      axis("--fp8-recipe", "", AT(fp8.recipe), "choice of the scales of 8-bit products",
+           {.choices = {"delayed", "tensorwise", "blockwise", "mxfp8"}}, &in_8_bits),
+      row("--fp8-margin", "", AT(fp8.margin), {.least = -100, .most = 100}, &delayed_scaling),
+      row("--fp8-amax-history-len", "", AT(fp8.amax_history_len), {.least = 1, .most = 1048576},
+          &delayed_scaling),
+      row("--fp8-amax-compute-algo", "", AT(fp8.algorithm), {.choices = {"most_recent", "max"}},
+          &delayed_scaling),
       axis("uneven-tokens", "", AT(uneven_tokens),
            "only a part of each sequence counts for the loss"),
       frozen(),

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "layers/context_parallel/context_parallel.h"
+#include "layers/fp8/options.h"
 #include "layers/gpt_config.h"
 #include "layers/models/activation_options.h"
 #include "machine/device/dtype.h"
@@ -138,6 +139,7 @@ struct TrainingConfig {
   Schedule schedule;
   Zero zero;
   layers::ActivationOptions activations{};
+  layers::Fp8Options fp8{};  // products of the blocks' linear layers in 8 bits
   // Only a part of each sequence counts for the loss (counted_tokens). It differs between steps,
   // and is empty for some micro-batches and ranks.
   bool uneven_tokens = false;

@@ -105,9 +105,10 @@ constexpr Reason refused[] = {
     {"a warm-up is a number of updates", "--lr-warmup-iters", "--lr-warmup-fraction=0"},
     {missing, "--lr", "--decoupled-lr"},
     {missing, "--min-lr", "--decoupled-min-lr"},
-    {"matrix products in 8 bits are not implemented", "--bf16",
-     "--fp8-format --fp8-recipe --fp8-param-gather --fp8-amax-history-len "
-     "--fp8-amax-compute-algo"},
+    {"values are gathered in their own dtype", "--fp8-format", "--fp8-param-gather"},
+    {"amaxes are shared over all ranks of a stage", "--fp8-format", "--tp-only-amax-red"},
+    {"all blocks multiply in the same format", "--fp8-format",
+     "--first-last-layers-bf16 --num-layers-at-start-in-bf16 --num-layers-at-end-in-bf16"},
     {"a step shards layers over tp in one dimension; the units grid_linear, grid_mlp, "
      "grid_attention, grid_embedding and grid_norm run 2d, 2.5d and 3d",
      "--tensor-model-parallel-size",

@@ -172,6 +172,11 @@ int run_predict(int argc, char** argv) {
     throw harness::UsageError(
         "predict requires a model's shape; give --model or --num-layers, --hidden-size, "
         "--num-attention-heads and --seq-length");
+  if (resolved.config.fp8.on())
+    throw harness::UsageError(fmt::format(
+        "predict does not support fp8-format {}, because no rate of 8-bit products is known; leave "
+        "it out",
+        name(resolved.config.fp8.format)));
   if (words.search) return search(resolved, words);
   const predict::Report report = report_of(resolved, words);
   fmt::print("{}", text(report));

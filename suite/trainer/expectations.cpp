@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "layers/models/fp8_cost.h"
 #include "layers/models/gpt_memory.h"
 #include "suite/reference/boundary_traffic.h"
 #include "zero/cost/cost.h"
@@ -156,7 +157,7 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
       memory.push_back(layers::stage_memory(
           config.model, with_rows(chunk, config.model, rows, static_cast<int>(i))));
   PassagePeaks peaks;
-  std::size_t held = 0, on_host = 0, temporary = 0;
+  std::size_t held = 0, on_host = 0, temporary = 0, scales = 0;
   for (const pipeline::Action& action : schedules.of(stage)) {
     const std::size_t first =
         rows.empty() ? 0 : static_cast<std::size_t>(action.micro_batch) * chunks.size();
@@ -193,8 +194,9 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
   const pipeline::ExpectedMemory passing =
       pipeline::expected_memory(schedules, stage, boundary(config));
   const bool has_loss = std::ranges::any_of(chunks, [](const auto& c) { return c.stage.last(); });
+  for (const layers::StageCase& chunk : chunks) scales += layers::fp8_state(config.model, chunk);
   peaks.activations += passing.activations;
-  peaks.buffers = temporary + passing.buffers + Trainer::data_bytes(config, has_loss);
+  peaks.buffers = temporary + scales + passing.buffers + Trainer::data_bytes(config, has_loss);
   return peaks;
 }
 

@@ -29,7 +29,8 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
   options.recompute_num_layers = 1;
   const auto host = options.cpu_checkpointing ? machine::make_host_device_beside(device) : nullptr;
   layers::GptStage stage(config.model, device, tp, config.precision.dtype,
-                         {layer, config.model.layers}, options, host.get());
+                         {layer, config.model.layers}, options, host.get(), nullptr, {}, {},
+                         {.options = config.fp8});
   stage.initialize(layers::Initializer::conformance(config.seed, config.model.layers));
   stage.zero_gradients();
   if (config.model.tokens > 0) stage.set_vocabulary(config.model.tokens);

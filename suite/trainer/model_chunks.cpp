@@ -75,7 +75,9 @@ std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                      config.precision.dtype,
                      config.activations,
                      {config.degrees.cp, cp_rank, config.context},
-                     {{config.expert_parallel, 1}, expert_rank, {}}});
+                     {{config.expert_parallel, 1}, expert_rank, {}},
+                     config.fp8,
+                     config.degrees.tp * config.shards()});
   return cases;
 }
 
@@ -92,7 +94,8 @@ std::vector<int> stages_of_layers(const TrainingConfig& config,
 ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement,
                          int stage, machine::Device& device, collectives::Communicator& tp,
                          machine::Device* checkpoint_host, const layers::ContextParallel& cp,
-                         const std::optional<layers::MoeCommunicators>& experts)
+                         const std::optional<layers::MoeCommunicators>& experts,
+                         collectives::Communicator* amax_group)
     : chunks_(static_cast<std::size_t>(placement.chunks())) {
   order_.resize(chunks_.size());
   std::iota(order_.begin(), order_.end(), 0);
@@ -102,7 +105,8 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
     auto& made = chunks_[static_cast<std::size_t>(chunk)];
     made = std::make_unique<GptStage>(config.model, device, tp, config.precision.dtype,
                                       chunk_index(config, placement, stage, chunk),
-                                      config.activations, checkpoint_host, table, cp, experts);
+                                      config.activations, checkpoint_host, table, cp, experts,
+                                      layers::Fp8Scheme{config.fp8, amax_group});
     in_order_.push_back(made.get());
     if (made->stage().first()) table = made->table();
     const layers::Parameters own = made->parameters();

@@ -44,11 +44,13 @@ std::vector<int> stages_of_layers(const TrainingConfig& config,
 
 class ModelChunks {
  public:
-  // device, tp, checkpoint_host, cp, experts: as for GptStage. Allocates no memory yet.
+  // device, tp, checkpoint_host, cp, experts: as for GptStage. amax_group: Fp8Scheme's. Allocates
+  // no memory yet.
   ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement, int stage,
               machine::Device& device, collectives::Communicator& tp,
               machine::Device* checkpoint_host = nullptr, const layers::ContextParallel& cp = {},
-              const std::optional<layers::MoeCommunicators>& experts = {});
+              const std::optional<layers::MoeCommunicators>& experts = {},
+              collectives::Communicator* amax_group = nullptr);
 
   layers::GptStage& operator[](int chunk) { return *chunks_[static_cast<std::size_t>(chunk)]; }
   int size() const { return static_cast<int>(chunks_.size()); }

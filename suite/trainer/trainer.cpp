@@ -76,7 +76,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
     experts.emplace(*communicator("ep"), *communicator("tp"), *communicator("tp"));
   chunks_ = std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
                                           device, *communicator("tp"), checkpoint_host_.get(),
-                                          context, experts);
+                                          context, experts, communicator("fp8"));
   parameters_ = chunks_->parameters();
   parts_ = model_parts(*chunks_);
   micro_batch_is_pass_ = micro_batch_is_pass(config_);
@@ -152,6 +152,8 @@ void Trainer::connect_groups() {
   for (const machine::Group& group :
        {grid_.group(Axis::tp), grid_.group(Axis::pp), grid_.replica_group()})
     connect(group, LinkStream::own);
+  if (config_.fp8.on() && config_.fp8.recipe == layers::Fp8Recipe::delayed)
+    connect(ranks_of_stage(), LinkStream::of_device);  // between the layers' own kernels
   if (const zero::PlusPlusOptions& options = config_.zero.options.plus_plus;
       options.has_secondary())
     connect(zero::secondary_group(grid_.replica_group(), options.hpz_partition_size),
@@ -188,6 +190,15 @@ void Trainer::connect_groups() {
 
 layers::ExpertGroups Trainer::expert_groups() const {
   return layers::expert_groups(grid_.replica_group(), {config_.expert_parallel, 1});
+}
+
+// Stages vary slowest, so the ranks of one are neighbours.
+machine::Group Trainer::ranks_of_stage() const {
+  const int ranks = config_.degrees.ranks() / config_.degrees.pp;
+  const int first = grid_.coordinate(Axis::pp) * ranks;
+  machine::Group group{"fp8", {}, group_.index - first};
+  for (int rank = 0; rank < ranks; ++rank) group.members.push_back(first + rank);
+  return group;
 }
 
 machine::Group Trainer::tied_group() const {

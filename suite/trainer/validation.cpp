@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "layers/models/gpt.h"
 #include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/model_chunks.h"
 #include "zero/stages/compressed_reduction.h"
@@ -119,6 +120,26 @@ void validate_compression(const TrainingConfig& config) {
         machine::name(config.transport)));
 }
 
+void validate_8_bits(const TrainingConfig& config) {
+  const layers::Fp8Options& fp8 = config.fp8;
+  layers::validate_fp8(config.model, config.activations, config.precision.dtype, fp8);
+  if (!fp8.on()) return;
+  if (config.precision.dtype == machine::Dtype::float16)
+    throw std::invalid_argument(
+        fmt::format("fp8-format {} requires dtype float or bfloat16 (got half), because the range "
+                    "of its gradients has no bound",
+                    name(fp8.format)));
+  const int block = fp8.recipe == layers::Fp8Recipe::blockwise ? 128
+                    : fp8.recipe == layers::Fp8Recipe::mxfp8   ? 32
+                                                               : 1;
+  const int rows = config.batch.micro_batch_size * config.own_sequence() / config.degrees.tp;
+  if (config.activations.sequence_parallel && rows % block != 0)
+    throw std::invalid_argument(
+        fmt::format("fp8-recipe {} with sequence-parallel requires micro-batch-size x sequence / "
+                    "tp that {} divides (got {})",
+                    name(fp8.recipe), block, rows));
+}
+
 }  // namespace
 
 void validate(const TrainingConfig& config) {
@@ -149,6 +170,7 @@ void validate(const TrainingConfig& config) {
   config.learning_rate();
   validate_pipeline(config);
   validate_algorithms(config);
+  validate_8_bits(config);
 }
 
 }  // namespace suite

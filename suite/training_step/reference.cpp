@@ -298,6 +298,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
     config.precision.loss_scale.min_scale /= 2;
   }
   config.precision.dtype = dtype;
+  if (dtype == Dtype::float64) config.fp8 = {};
   config.pipeline.schedule = "1f1b";
   config.pipeline.virtual_stages = 1;
   config.zero.stage = 0;
@@ -363,17 +364,18 @@ int layers_of(const TrainingConfig& config) {
   return config.model.layers + (config.model.encoder() ? 1 : 0);
 }
 
-double forward_epsilon(const TrainingConfig& config, int depth) {
+double forward_epsilon(const TrainingConfig& config, Dtype dtype, int depth) {
   const auto longest =
       static_cast<double>(std::max({std::int64_t{config.model.inner()},
                                     std::int64_t{config.model.vocabulary}, config.tokens()}));
-  return harness::norm_bound(config.precision.dtype, depth, longest);
+  return harness::norm_bound(dtype, depth, longest);
 }
 
 }  // namespace
 
 double loss_epsilon(const TrainingConfig& config) {
-  return forward_epsilon(config, layers_of(config) + 1);
+  const Dtype dtype = config.fp8.on() ? Dtype::float8_e4m3 : config.precision.dtype;
+  return forward_epsilon(config, dtype, layers_of(config) + 1);
 }
 
 double gradient_epsilon(const TrainingConfig& config, int layer) {
@@ -391,7 +393,10 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
   if (config.shards() > 1 && wire != sums && size_of(wire) == 2)
     on_wire = std::sqrt(micro_batches + 1) * machine::unit_roundoff(wire);
   constexpr double k = 4, c = 1.03;
-  return forward_epsilon(config, depth) + k * std::pow(c, depth) * (in_sums + on_wire);
+  const Dtype dtype = config.fp8.format == layers::Fp8Format::hybrid ? Dtype::float8_e5m2
+                      : config.fp8.on()                              ? Dtype::float8_e4m3
+                                                                     : config.precision.dtype;
+  return forward_epsilon(config, dtype, depth) + k * std::pow(c, depth) * (in_sums + on_wire);
 }
 
 std::vector<double> logits_of(const StepRouting& routing) {

@@ -12,7 +12,9 @@
 // It is relative to the gradient's own norm, or for a gradient that only passes through scores to
 // other norms (gradient_terms.h). u is the dtype's unit roundoff, u_a the accumulator's, and n the
 // length of the longest sum (Higham and Mary 2019, doi:10.1137/18M1226312: errors of sums grow as
-// sqrt(n)). The last two terms are there for gradients that are added up in 16 bits (u_g), or that
+// sqrt(n)). With products in 8 bits u is the roundoff of their coarsest format: 2^-3 of E5M2, for a
+// loss 2^-4 of E4M3. So raw gradients of format hybrid are hardly bounded; fp8_linear judges its
+// products. The last two terms are there for gradients that are added up in 16 bits (u_g), or that
 // are sent over dp in 16 bits (u_w). Each of the M micro-batches of all ranks rounds a gradient at
 // most three times: into the gradient, twice for a tied table, and in a sum over ranks or micro-
 // batches. So r = 3 M + 3, with the roundings of prescale_gradients. An embedding rounds once for

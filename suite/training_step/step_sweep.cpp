@@ -271,4 +271,32 @@ void add_frozen_slices(harness::Sweep<TrainingCase>& sweep) {
   add("moe_tiny", "blocks.0.*", grids({2}, {1}, {1}, {2}), {});
 }
 
+// Covers every recipe, gathers of codes, amaxes over tp and dp, separate halves of backward, and
+// recomputed attention.
+void add_8_bit_slices(harness::Sweep<TrainingCase>& sweep) {
+  using enum harness::Profile;
+  const auto in_8_bits = [](const char* model, const char* format, const char* recipe,
+                            const char* arguments = "none") {
+    return Variations{vary("model", {model}),       vary("global-batch-size", {"8"}),
+                      vary("dtype", {"bfloat16"}),  vary("fp8-format", {format}),
+                      vary("fp8-recipe", {recipe}), vary("model-args", {arguments})};
+  };
+  const Variations rows_cut{vary("sequence-parallel", {"on"})};
+  const char* const history = "--fp8-margin 1 --fp8-amax-history-len 4 --fp8-amax-compute-algo max";
+  const std::string name = "products in 8 bits";
+  const std::vector usual{acceptance, paper, smoke};
+  sweep
+      .slice(usual, name,
+             in_8_bits("tiny", "hybrid", "delayed", history) + grids({4}, {2}, {1}, {2}) + rows_cut)
+      .slice(usual, name,
+             in_8_bits("llama_tiny", "e4m3", "tensorwise") + grids({4}, {2}, {2}, {1}) + rows_cut +
+                 Variations{vary("schedule", {"zb_h1"})})
+      .slice(usual, name,
+             in_8_bits("tiny", "hybrid", "blockwise") + grids({2}, {2}, {1}, {1}) +
+                 Variations{vary("recompute-granularity", {"selective"})})
+      .slice(usual, name,
+             in_8_bits("tiny", "e4m3", "mxfp8") + grids({2}, {1}, {1}, {2}) +
+                 Variations{vary("zero-stage", {"3"})});
+}
+
 }  // namespace suite

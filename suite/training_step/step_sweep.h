@@ -35,6 +35,7 @@ Variations operator+(Variations all, const Variations& more);
 // Add the cases of gpt_step with experts, and with frozen parameters.
 void add_expert_slices(harness::Sweep<TrainingCase>& sweep);
 void add_frozen_slices(harness::Sweep<TrainingCase>& sweep);
+void add_8_bit_slices(harness::Sweep<TrainingCase>& sweep);
 
 // Returns the configuration of a case with these axes: base with their values.
 TrainingConfig with_axes(TrainingConfig base, const harness::AxisValues& axes);

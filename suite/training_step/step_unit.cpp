@@ -105,6 +105,10 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
         "fused-epilogues requires cuBLASLt with float, bfloat16 or half (got {} on {})",
         machine::name(config.precision.dtype),
         context.device.kind() == machine::Device::Kind::cuda ? "cuda" : "host");
+  if (config.fp8.on() && context.device.kind() == machine::Device::Kind::cuda &&
+      !machine::cuda::is_virtual())
+    return "fp8-format is emulated by products of floats, not by cuBLASLt's FP8 products: its time "
+           "on a GPU would say nothing";
   const int stage =
       machine::Grid(config.degrees, context.group.index).coordinate(machine::Axis::pp);
   try {

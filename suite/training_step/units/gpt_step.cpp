@@ -198,6 +198,7 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   add_compression_slices(sweep);
   add_expert_slices(sweep);
   add_frozen_slices(sweep);
+  add_8_bit_slices(sweep);
   add(full, "overlap", held + Variations{overlap}, tp_and_dp);
   add({smoke}, "overlap", {tiny, batch, rows_cut, overlap, vary("schedule", {"1f1b", "zb_h1"})},
       tp_and_pp);

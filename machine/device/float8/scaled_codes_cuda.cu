@@ -1,0 +1,45 @@
+#include "machine/device/float8/scaled_codes_cuda.h"
+
+#include "machine/device/cuda/internals.h"
+#include "machine/device/cuda/launch.cuh"
+#include "machine/device/float8/scaled_bodies.h"
+
+namespace machine::cuda {
+namespace {
+
+using Codes = kernel::ScaledCodes<CudaLaunch>;
+
+CudaLaunch launch_in(Stream& stream) {
+  Device& device = stream.device();
+  return CudaLaunch(Queue{device, internals(device).index, handle_of(stream)});
+}
+kernel::Float8Range range_of(Dtype float8) {
+  return {largest_of(float8), largest_exponent_of(float8)};
+}
+
+}  // namespace
+
+void largest_magnitudes(Stream& stream, const Tensor& x, Blocks blocks, const Tensor& amax) {
+  Codes::magnitudes(launch_in(stream), x, blocks, amax);
+}
+
+void choose_scales(Stream& stream, const Tensor& amax, Dtype float8, const ScaleRule& rule,
+                   const Tensor& scale, const Tensor& inverse) {
+  Codes::scales(launch_in(stream), amax, range_of(float8), rule, scale, inverse);
+}
+
+void choose_exponents(Stream& stream, const Tensor& amax, Dtype float8, const Tensor& exponent) {
+  Codes::exponents(launch_in(stream), amax, range_of(float8), exponent);
+}
+
+void encode(Stream& stream, const Tensor& x, Blocks blocks, const Tensor& scale,
+            const Tensor& codes) {
+  Codes::encode(launch_in(stream), x, blocks, scale, codes);
+}
+
+void decode(Stream& stream, const Tensor& codes, Blocks blocks, const Tensor& inverse,
+            const Tensor& values) {
+  Codes::decode(launch_in(stream), codes, blocks, inverse, values);
+}
+
+}  // namespace machine::cuda
