@@ -23,6 +23,7 @@ const std::vector<std::pair<std::string, Rule>>& rules() {
 
 std::string_view name(const Rule& rule) {
   if (std::holds_alternative<Lamb>(rule)) return "lamb";
+  if (std::holds_alternative<Muon>(rule)) return "muon";
   for (const auto& [name, other] : rules())
     if (other.index() == rule.index()) return name;
   return "?";
@@ -120,6 +121,8 @@ void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
         using Options = decltype(options);
         if constexpr (std::is_same_v<Options, Lamb>) {
           throw std::logic_error("LAMB updates whole parameters");
+        } else if constexpr (std::is_same_v<Options, Muon>) {
+          throw std::logic_error("Muon updates whole matrices");
         } else if constexpr (std::is_same_v<Options, Sgd>) {
           kernels.sgd(gradient, gradient_scale, options.learning_rate, master, values);
         } else {

@@ -9,6 +9,7 @@
 #include "machine/world/step_clock.h"
 #include "zero/stages/data_parallel.h"
 #include "zero/stages/lamb.h"
+#include "zero/stages/muon.h"
 #include "zero/stages/stage1.h"
 #include "zero/stages/stage2.h"
 #include "zero/stages/stage3.h"
@@ -68,6 +69,10 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
   }
   if (std::holds_alternative<Lamb>(context_.options.rule)) {
     optimizer_ = std::make_unique<LambOptimizer>(context_, owned);
+    return;
+  }
+  if (std::holds_alternative<Muon>(context_.options.rule)) {
+    optimizer_ = std::make_unique<MuonOptimizer>(context_, owned);
     return;
   }
   const StateOptions& where = context_.options.offload_optimizer;

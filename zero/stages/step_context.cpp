@@ -9,6 +9,7 @@
 #include "machine/base/reject.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
+#include "zero/stages/muon.h"
 
 namespace zero {
 
@@ -53,6 +54,7 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
                     plan.ep);
   check_compression(stage, options, plan.dp, plan.gradient_dtype);
   check_lamb(options, plan.value_dtype, plan.gradient_dtype, plan.ep);
+  check_muon(options, plan.value_dtype, plan.gradient_dtype);
   check(options.plus_plus, {.stage = stage,
                             .dp = plan.dp,
                             .ep = plan.ep,

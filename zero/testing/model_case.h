@@ -15,6 +15,7 @@
 #include "machine/device/random.h"
 #include "machine/world/world.h"
 #include "zero/stages/step.h"
+#include "zero/testing/plain_newton_schulz.h"
 
 namespace zero::testing {
 
@@ -44,6 +45,27 @@ inline std::vector<Declared> declare(int stage, int stages) {
   all.push_back({prefix + "down", {7, 12}, {Spread::sharded, 1}, true});
   all.push_back({prefix + "bias", {7}, {Spread::replicated}, false});
   return all;
+}
+
+// What Muon orthogonalizes: "up", whose rows are of two matrices in turn, and "down".
+inline bool is_matrix(const Declared& declared) {
+  return declared.name.ends_with(".up") || declared.name.ends_with(".down");
+}
+inline std::vector<std::int64_t> parts_of(const Declared& declared) {
+  return declared.name.ends_with(".up") ? std::vector<std::int64_t>{1, 1}
+                                        : std::vector<std::int64_t>{declared.shape[0]};
+}
+// Sets what of the plan's rows Muon orthogonalizes.
+inline GradientPlan with_matrices(GradientPlan plan, const std::vector<Declared>& declared) {
+  for (std::size_t i = 0; i < declared.size(); ++i) {
+    if (!is_matrix(declared[i])) continue;
+    const bool columns = declared[i].placement.dim == 1;
+    MatrixRow& matrix = plan.rows[i].matrix;
+    matrix.columns = declared[i].shape[1] / (columns ? plan.tp : 1);
+    matrix.cut = columns ? MatrixRow::Cut::columns : MatrixRow::Cut::rows;
+    if (!columns) matrix.parts = {1, 1};
+  }
+  return plan;
 }
 
 inline std::uint64_t key(const std::string& name, int salt) {
@@ -215,6 +237,10 @@ class Reference {
         update_whole(*lamb, step_number, scale, state);
         continue;
       }
+      if (const auto* muon = std::get_if<Muon>(&rule); muon && is_matrix(state.declared)) {
+        update_matrix(*muon, scale, state);
+        continue;
+      }
       for (std::size_t i = 0; i < state.master.size(); ++i) {
         const Bounded g = state.gradient[i] * scale;
         Bounded& master = state.master[i];
@@ -222,7 +248,8 @@ class Reference {
           master = master - constant(sgd->learning_rate) * g;
           continue;
         }
-        const AdamW& o = std::get<AdamW>(rule);
+        const auto* const muon = std::get_if<Muon>(&rule);
+        const AdamW o = muon ? muon->adamw() : std::get<AdamW>(rule);
         Bounded &m = state.first[i], &v = state.second[i];
         m = constant(o.beta1) * m + constant(1 - o.beta1) * g;
         v = constant(o.beta2) * v + constant(1 - o.beta2) * (g * g);
@@ -270,6 +297,50 @@ class Reference {
     for (std::size_t i = 0; i < update.size(); ++i)
       state.master[i] = state.master[i] - constant(o.learning_rate) * ratio * update[i];
   }
+  // Muon: the step of a matrix. The rounding of a sum's order is that of the iteration.
+  void update_matrix(const Muon& o, Bounded scale, State& state) const {
+    const auto rows = static_cast<std::size_t>(state.declared.shape[0]),
+               columns = static_cast<std::size_t>(state.declared.shape[1]);
+    std::vector<Bounded> direction;
+    for (std::size_t i = 0; i < state.master.size(); ++i) {
+      const Bounded g = constant(1 - o.momentum) * (state.gradient[i] * scale);
+      Bounded& m = state.first[i];
+      m = constant(o.momentum) * m + g;
+      direction.push_back(o.nesterov ? constant(o.momentum) * m + g : m);
+    }
+    // The queries, keys and values of the periods.
+    std::size_t first = 0;
+    const std::vector<std::int64_t> parts = parts_of(state.declared);
+    std::size_t period = 0;
+    for (const std::int64_t part : parts) period += static_cast<std::size_t>(part);
+    for (const std::int64_t part : parts) {
+      std::vector<std::size_t> elements;
+      for (std::size_t row = 0; row < rows; ++row)
+        for (std::size_t j = 0; j < columns; ++j)
+          if (row % period >= first && row % period < first + static_cast<std::size_t>(part))
+            elements.push_back(row * columns + j);
+      PlainMatrix x{elements.size() / columns, columns, {}};
+      double errors = 0;
+      for (const std::size_t at : elements) {
+        x.at.push_back(direction[at].value);
+        errors += direction[at].error * direction[at].error;
+      }
+      const std::vector<PlainQuintic> steps = jordans(o.num_ns_steps);
+      const double error =
+          orthogonalized_error(x, steps, std::sqrt(errors) / testing::norm(x), roundoff_);
+      const double factor =
+          o.extra_scale_factor * std::sqrt(static_cast<double>(std::max(x.rows, x.columns)));
+      const PlainMatrix result = orthogonalized(x, steps);
+      for (std::size_t i = 0; i < elements.size(); ++i) {
+        Bounded& master = state.master[elements[i]];
+        if (state.declared.decay) master = constant(1 - o.learning_rate * o.weight_decay) * master;
+        const Bounded change{factor * result.at[i], factor * error, roundoff_};
+        master = master - constant(o.learning_rate) * change.rounded();
+      }
+      first += static_cast<std::size_t>(part);
+    }
+  }
+
   Bounded norm_of(const std::vector<Bounded>& values) const {
     double squares = 0, errors = 0;
     for (const Bounded& value : values) {
