@@ -164,7 +164,7 @@ TEST(TrainingCheckpoint, EveryScheduleContinuesWithTheSameBits) {
 }
 
 TEST(TrainingCheckpoint, EveryOptimizerAndLossScaleContinuesWithTheSameBits) {
-  for (const char* optimizer : {"adamw", "sgd", "rmsprop", "lion", "lamb"})
+  for (const char* optimizer : {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon"})
     for (const double momentum : {0.0, 0.9}) {
       TrainingConfig config = config_of({.tp = 2}, 1);
       config.optimizer.type = optimizer;

@@ -1,6 +1,9 @@
 // Keys of a step: precision, pipeline, degrees, batch, optimizer, activations. Case names list the
 // axes in this order.
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "collectives/communicator/group_algorithms.h"
 #include "pipeline/schedule.h"
 #include "suite/configuration/keys.h"
@@ -19,17 +22,23 @@ const Needs half{"fp16.enabled",
                  [](Config c) { return c.precision.dtype == machine::Dtype::float16; }};
 const Needs dynamic{"fp16.enabled and a dynamic loss scale",
                     [](Config c) { return half.met(c) && c.precision.constant_loss_scale == 0; }};
-const Needs adamw{"optimizer.type AdamW", [](Config c) { return c.optimizer.type == "adamw"; }};
-const Needs lamb{"optimizer.type Lamb", [](Config c) { return c.optimizer.type == "lamb"; }};
-const Needs with_betas{"optimizer.type AdamW, Lamb or Lion", [](Config c) {
-                         return c.optimizer.type != "sgd" && c.optimizer.type != "rmsprop";
+// The optimizers that a key concerns are listed, so a new one is not among them by accident.
+bool is_one_of(Config c, std::initializer_list<std::string_view> types) {
+  return std::ranges::find(types, c.optimizer.type) != types.end();
+}
+const Needs adamw{"optimizer.type AdamW", [](Config c) { return is_one_of(c, {"adamw"}); }};
+const Needs lamb{"optimizer.type Lamb", [](Config c) { return is_one_of(c, {"lamb"}); }};
+const Needs muon{"optimizer.type Muon", [](Config c) { return is_one_of(c, {"muon"}); }};
+const Needs with_betas{"optimizer.type AdamW, Lamb, Lion or Muon", [](Config c) {
+                         return is_one_of(c, {"adamw", "lamb", "lion", "muon"});
                        }};
-const Needs with_epsilon{"optimizer.type AdamW, Lamb or RMSprop", [](Config c) {
-                           return c.optimizer.type != "sgd" && c.optimizer.type != "lion";
+const Needs with_epsilon{"optimizer.type AdamW, Lamb, Muon or RMSprop", [](Config c) {
+                           return is_one_of(c, {"adamw", "lamb", "muon", "rmsprop"});
                          }};
-const Needs sgd{"optimizer.type SGD", [](Config c) { return c.optimizer.type == "sgd"; }};
-const Needs rmsprop{"optimizer.type RMSprop",
-                    [](Config c) { return c.optimizer.type == "rmsprop"; }};
+const Needs with_momentum{"optimizer.type SGD or Muon", [](Config c) {
+                            return is_one_of(c, {"sgd", "muon"});
+                          }};
+const Needs rmsprop{"optimizer.type RMSprop", [](Config c) { return is_one_of(c, {"rmsprop"}); }};
 const Needs own_rate{"no scheduler but WarmupCosineLR", [](Config c) {
                        return c.schedule.type.empty() || c.schedule.type == "WarmupCosineLR";
                      }};
@@ -104,8 +113,8 @@ std::vector<Key> step_keys() {
            {.choices = {"uniform", "parameters", "profile"}, .synonyms = {{"best", "uniform"}}}),
       axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
       axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
-           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb"},
-            .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}},
+           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon"},
+            .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}, {"dist_muon", "muon"}},
             .refused = {{"OneBitAdam", one_bit},
                         {"OneBitLamb", one_bit},
                         {"ZeroOneAdam", one_bit},
@@ -179,7 +188,17 @@ std::vector<Key> step_keys() {
           {.most = 1e6}),
       row("", "optimizer.params.adam_w_mode", AT(optimizer.decoupled_decay), {}, &adamw),
       row("--sgd-momentum", "optimizer.params.momentum", AT(optimizer.momentum),
-          {.most = below_one}, &sgd),
+          {.most = below_one}, &with_momentum),
+      row("--muon-nesterov", "", AT(optimizer.muon.nesterov), {}, &muon),
+      row("--muon-split-qkv", "", AT(optimizer.muon.split_qkv), {}, &muon),
+      row("--muon-num-ns-steps", "", AT(optimizer.muon.num_ns_steps), {.least = 1, .most = 100},
+          &muon),
+      row("--muon-coefficient-type", "", AT(optimizer.muon.coefficient_type),
+          {.choices = {"quintic", "simple"}}, &muon),
+      row("--muon-scale-mode", "", AT(optimizer.muon.scale_mode),
+          {.choices = {"spectral", "unit_rms_norm", "shape_scaling"}}, &muon),
+      row("--muon-extra-scale-factor", "", AT(optimizer.muon.extra_scale_factor),
+          {.least = tiny, .most = 1e6}, &muon),
       row("", "optimizer.params.alpha", AT(optimizer.smoothing), {.most = below_one}, &rmsprop),
       row("", "optimizer.params.max_coeff", AT(optimizer.max_coeff), {.least = tiny, .most = 1e30},
           &lamb),

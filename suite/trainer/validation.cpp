@@ -9,6 +9,7 @@
 #include "suite/trainer/model_chunks.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
+#include "zero/stages/muon.h"
 
 namespace suite {
 namespace {
@@ -142,6 +143,7 @@ void validate(const TrainingConfig& config) {
   check(options.offload_param, stage, options.offload_optimizer);
   check_lamb(config.step_options(), config.precision.dtype, config.gradient_dtype(),
              config.expert_parallel);
+  check_muon(config.step_options(), config.precision.dtype, config.gradient_dtype());
   check(options.plus_plus, {.stage = stage,
                             .dp = config.shards(),
                             .ep = config.expert_parallel,

@@ -81,6 +81,7 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
               : optimizer.type == "sgd"   ? sgd
               : optimizer.type == "lion"  ? lion
               : optimizer.type == "lamb"  ? lamb
+              : optimizer.type == "muon"  ? muon
               : optimizer.decoupled_decay ? adamw
                                           : adam;
   rule.beta1 = optimizer.betas[0];
@@ -91,6 +92,12 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
   rule.smoothing = optimizer.smoothing;
   rule.least_ratio = optimizer.min_coeff;
   rule.largest_ratio = optimizer.max_coeff;
+  rule.muon = {.nesterov = optimizer.muon.nesterov,
+               .splits_qkv = optimizer.muon.split_qkv,
+               .steps = optimizer.muon.num_ns_steps,
+               .coefficients = optimizer.muon.coefficient_type,
+               .scale = optimizer.muon.scale_mode,
+               .factor = optimizer.muon.extra_scale_factor};
   rule.largest_norm = optimizer.clipping;
   return rule;
 }

@@ -58,6 +58,11 @@ void count_turns(Trainer& trainer, std::map<std::string, Updates>& updates, Hist
   }
 }
 
+zero::MatrixRow matrix_of(const Trainer& trainer, const collectives::Parameter& parameter) {
+  const auto& rows = trainer.plan().rows;
+  return std::ranges::find(rows, parameter.name, &zero::GradientRow::parameter)->matrix;
+}
+
 // Trains the model. probe 0 is not disturbed.
 History train(machine::World& world, const TrainingConfig& judged, const Corpus& corpus,
               Dtype dtype, int probe, const SkippedSteps& skipped, const TrainingRouting& routing) {
@@ -85,6 +90,7 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
         mine.layer = parameter->layer;
         mine.first_gradient = unscaled_gradient(trainer, *parameter);
         mine.first_norm = norm(to_doubles(parameter->value));
+        mine.matrix = matrix_of(trainer, *parameter);
       }
     if (probe > 0 && !skips) {
       std::map<std::string, double> sizes;
@@ -242,9 +248,9 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
     std::vector<double> gradient = exact.first_gradient;
     for (double& value : gradient) value *= reference.exact.gradient_factor;
     // The clip factor has the relative error of the norm, at most that of the worst gradient.
-    bound.after_one =
-        first_step_bound(first_rule(config), gradient, relative, gradient_epsilon(config),
-                         undisturbed.parameters.at(name).first_norm);
+    bound.after_one = first_step_bound(
+        first_rule(config), gradient, relative, gradient_epsilon(config),
+        undisturbed.parameters.at(name).first_norm, undisturbed.parameters.at(name).matrix);
     bound.after_all = std::max(bound.after_all, bound.after_one);  // a changed sign may stay
     // Lion's steps have one size. Where an element turns back, rounding may turn it a step earlier
     // or later.

@@ -106,6 +106,9 @@ Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
     const std::string block = "blocks." + std::to_string(i);
     declare_norm(block + ".norm1");
     declare_linear(block + ".attention.qkv", model.qkv(), hidden, weight);
+    if (rule.muon.splits_qkv)
+      parameters_[block + ".attention.qkv.weight"].parts = {
+          model.heads / model.groups * model.head(), model.head(), model.head()};
     declare_linear(block + ".attention.projection", hidden, hidden, residual);
     if (model.crosses(i)) {
       declare_norm(block + ".cross_norm");
@@ -124,7 +127,7 @@ Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
   }
   declare_norm("head.norm");
   if (model.encoder) {
-    declare("head.transform.weight", hidden * hidden, 0, weight, true);
+    declare_matrix("head.transform.weight", hidden, hidden, weight);
     declare("head.transform.bias", hidden, 0, 0.1, false);
     declare_norm("head.transform.norm");
     declare("head.output.bias", model.table_rows, 0, 0.1, false);
@@ -146,6 +149,13 @@ Parameter& Training::declare(const std::string& name, std::int64_t size, double 
   return parameter;
 }
 
+Parameter& Training::declare_matrix(const std::string& name, std::int64_t out, std::int64_t in,
+                                    double stddev) {
+  Parameter& parameter = declare(name, out * in, 0, stddev, true);
+  parameter.columns = in;
+  return parameter;
+}
+
 void Training::declare_norm(const std::string& name) {
   declare(name + ".gain", model_.hidden, 1, 0.1, false);
   if (!model_.rms_norm) declare(name + ".bias", model_.hidden, 0, 0.1, false);
@@ -153,7 +163,7 @@ void Training::declare_norm(const std::string& name) {
 
 void Training::declare_linear(const std::string& name, std::int64_t out, std::int64_t in,
                               double stddev) {
-  declare(name + ".weight", out * in, 0, stddev, true);
+  declare_matrix(name + ".weight", out, in, stddev);
   if (model_.biases) declare(name + ".bias", out, 0, 0.1, false);
 }
 

@@ -11,10 +11,19 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
   ++updates_;
   const auto step = static_cast<double>(updates_);
   using enum Rule::Kind;
+  const Rule::Kind kind = rule_.kind == muon ? adamw : rule_.kind;
   for (auto& [name, parameter] : parameters_) {
     if (parameter.frozen) continue;
     const double decay = parameter.decays ? rule_.decay : 0;
     const std::vector<double>& gradient = used(name, parameter, sums);
+    if (rule_.kind == muon && parameter.columns > 0) {
+      std::vector<double> scaled = gradient;
+      for (double& value : scaled) value *= factor;
+      muon_step(rule_.muon, rule_.momentum, learning_rate, decay,
+                {parameter.columns, parameter.parts}, scaled, parameter.first_moment,
+                parameter.value);
+      continue;
+    }
     std::vector<double> changes;  // of LAMB, which first needs their norm
     double squares = 0, squares_of_changes = 0;
     for (std::size_t i = 0; i < parameter.value.size(); ++i) {
@@ -22,14 +31,14 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
       double& first = parameter.first_moment[i];
       double& second = parameter.second_moment[i];
       double g = factor * gradient[i];
-      if (rule_.kind != adamw && rule_.kind != lion && rule_.kind != lamb) g += decay * value;
+      if (kind != adamw && kind != lion && kind != lamb) g += decay * value;
       double change = g;
-      if (rule_.kind == sgd) {
+      if (kind == sgd) {
         change = first = rule_.momentum * first + g;
-      } else if (rule_.kind == rmsprop) {
+      } else if (kind == rmsprop) {
         second = rule_.smoothing * second + (1 - rule_.smoothing) * g * g;
         change = g / (std::sqrt(second) + rule_.epsilon);
-      } else if (rule_.kind == lion) {
+      } else if (kind == lion) {
         const double moved = rule_.beta1 * first + (1 - rule_.beta1) * g;
         change = (moved == 0 ? 0 : std::copysign(1.0, moved)) + decay * value;
         first = rule_.beta2 * first + (1 - rule_.beta2) * g;
@@ -38,9 +47,9 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
         second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
         change = first / (1 - std::pow(rule_.beta1, step)) /
                  (std::sqrt(second / (1 - std::pow(rule_.beta2, step))) + rule_.epsilon);
-        if (rule_.kind == adamw || rule_.kind == lamb) change += decay * value;
+        if (kind == adamw || kind == lamb) change += decay * value;
       }
-      if (rule_.kind == lamb) {
+      if (kind == lamb) {
         squares += value * value;
         squares_of_changes += change * change;
         changes.push_back(change);
