@@ -63,8 +63,8 @@ struct Steepest {
 };
 inline Steepest steepest(const std::vector<PlainQuintic>& steps, std::size_t first, double top) {
   Steepest most;
-  for (int i = 0; i <= 4000; ++i) {
-    double s = top * i / 4000, slope = 1;
+  for (int i = 0; i <= 1000; ++i) {
+    double s = top * i / 1000, slope = 1;
     for (std::size_t step = first; step < steps.size(); ++step) {
       const auto& [a, b, c] = steps[step];
       slope *= a + 3 * b * s * s + 5 * c * s * s * s * s;
