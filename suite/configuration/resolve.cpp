@@ -328,30 +328,13 @@ class Resolution {
   // Sets the defaults that differ between the tools.
   void tools_own() {
     gradients();
-    muon();
+    set_muon_defaults(config_, said_, !sources_.deepspeed_file.empty());
     std::int64_t& reuse = config_.zero.options.stage3_max_reuse_distance;
     if (!sources_.deepspeed_file.empty() && config_.zero.stage == 3 && !said_.said(&reuse))
       said_.set(Field(reuse), 1e9, {"DeepSpeed's default", ""});
     if (!sources_.deepspeed_file.empty()) return;
     if (!said_.said(&config_.optimizer.weight_decay))
       said_.set(Field(config_.optimizer.weight_decay), 0.01, {"Megatron-LM's default", ""});
-  }
-
-  // DeepSpeed's Muon is Jordan's. Only Megatron-LM has options.
-  void muon() {
-    TrainingConfig::Optimizer& optimizer = config_.optimizer;
-    if (optimizer.type != "muon") return;
-    const bool deepspeed = !sources_.deepspeed_file.empty();
-    const Origin origin{deepspeed ? "DeepSpeed's default" : "Megatron-LM's default", ""};
-    const auto set = [&](auto& member, const Value& value) {
-      if (!said_.said(&member)) said_.set(Field(member), value, origin);
-    };
-    set(optimizer.momentum, deepspeed ? 0.95 : 0.9);
-    if (!deepspeed) return;
-    set(optimizer.muon.nesterov, true);
-    set(optimizer.muon.split_qkv, false);
-    set(optimizer.muon.coefficient_type, std::string("simple"));
-    set(optimizer.muon.scale_mode, std::string("shape_scaling"));
   }
 
   // DeepSpeed adds gradients up in the dtype of the values, under bf16 only with ZeRO, and sends

@@ -29,6 +29,8 @@ bool is_one_of(Config c, std::initializer_list<std::string_view> types) {
 const Needs adamw{"optimizer.type AdamW", [](Config c) { return is_one_of(c, {"adamw"}); }};
 const Needs lamb{"optimizer.type Lamb", [](Config c) { return is_one_of(c, {"lamb"}); }};
 const Needs muon{"optimizer.type Muon", [](Config c) { return is_one_of(c, {"muon"}); }};
+const Needs adafactor{"optimizer.type Adafactor",
+                      [](Config c) { return is_one_of(c, {"adafactor"}); }};
 const Needs with_betas{"optimizer.type AdamW, Lamb, Lion or Muon", [](Config c) {
                          return is_one_of(c, {"adamw", "lamb", "lion", "muon"});
                        }};
@@ -113,7 +115,7 @@ std::vector<Key> step_keys() {
            {.choices = {"uniform", "parameters", "profile"}, .synonyms = {{"best", "uniform"}}}),
       axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
       axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
-           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon"},
+           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon", "adafactor"},
             .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}, {"dist_muon", "muon"}},
             .refused = {{"OneBitAdam", one_bit},
                         {"OneBitLamb", one_bit},
@@ -199,6 +201,10 @@ std::vector<Key> step_keys() {
           {.choices = {"spectral", "unit_rms_norm", "shape_scaling"}}, &muon),
       row("--muon-extra-scale-factor", "", AT(optimizer.muon.extra_scale_factor),
           {.least = tiny, .most = 1e6}, &muon),
+      row("--adafactor-decay-rate", "", AT(optimizer.decay_rate), {.least = tiny, .most = 10},
+          &adafactor),
+      row("--adafactor-clip-threshold", "optimizer.params.clip_threshold",
+          AT(optimizer.clip_threshold), {.least = tiny, .most = 1e30}, &adafactor),
       row("", "optimizer.params.alpha", AT(optimizer.smoothing), {.most = below_one}, &rmsprop),
       row("", "optimizer.params.max_coeff", AT(optimizer.max_coeff), {.least = tiny, .most = 1e30},
           &lamb),

@@ -37,6 +37,11 @@ constexpr Reason refused[] = {
     {"Newton-Schulz multiplies in float32", "", "--muon-fp32-matmul-prec=high"},
     {"all parameters have one rate", "optimizer.params.lr",
      "optimizer.params.muon_lr optimizer.params.adam_lr"},
+    {"Adafactor's learning rate is given, and it has no momentum", "optimizer.params.lr",
+     "optimizer.params.relative_step=false optimizer.params.scale_parameter=false "
+     "optimizer.params.warmup_init=false optimizer.params.beta1"},
+    {"Adafactor's decay rate is positive here", "--adafactor-decay-rate",
+     "optimizer.params.decay_rate=-0.8 optimizer.params.beta2_decay=-0.8"},
     {"each optimizer has one implementation", "", "optimizer.legacy_fusion=false"},
     {"a run starts at its first step", "", "scheduler.params.last_batch_iteration=-1"},
     {"the sum is always divided by the tokens that count; DeepSpeed refuses sum in stage 3", "",

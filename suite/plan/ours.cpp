@@ -12,7 +12,6 @@
 #include "suite/plan/memory_plan.h"
 #include "suite/plan/model_shape.h"
 #include "suite/trainer/expectations.h"
-#include "suite/trainer/muon_matrices.h"
 #include "suite/trainer/validation.h"
 #include "zero/cost/cost.h"
 #include "zero/stages/compressed_reduction.h"

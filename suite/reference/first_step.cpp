@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "suite/reference/plain/muon.h"
 #include "suite/reference/whole_values.h"
@@ -115,6 +116,8 @@ double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradi
     return matrix.columns > 0
                ? muons(*muon, gradient, relative, matrix)
                : adams(muon->learning_rate, muon->epsilon, gradient, relative, factor);
+  if (std::holds_alternative<zero::Adafactor>(rule))
+    throw std::logic_error("Adafactor's first step has no bound");
   if (const auto* lion = std::get_if<zero::Lion>(&rule))
     return adams(lion->learning_rate, 0, gradient, relative, 0);
   if (const auto* rms = std::get_if<zero::RmsProp>(&rule)) {

@@ -10,7 +10,6 @@
 #include "machine/world/step_clock.h"
 #include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/gpt2_weights.h"
-#include "suite/trainer/muon_matrices.h"
 #include "suite/trainer/validation.h"
 #include "zero/zero_plus_plus/secondary_shards.h"
 

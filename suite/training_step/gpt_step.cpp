@@ -63,9 +63,8 @@ struct GptStep : StepUnit {
     add(full, "shards", {vary("transport", {"mpi"}), vary("zero-stage", {"2", "3"})}, tp_and_dp);
     add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
     // Covers tokens that do not count, and SGD: each on all grids, and both in every ZeRO stage.
-    using Names = std::vector<std::string>;
-    for (const auto& [uneven, of] :
-         {std::pair("on", Names{"adamw", "lamb", "muon"}), {"off", Names{"sgd", "lion"}}})
+    const std::vector<std::string> with_uneven{"adafactor", "adamw", "lamb", "muon"};
+    for (const auto& [uneven, of] : {std::pair("on", with_uneven), {"off", {"sgd", "lion"}}})
       for (const auto& [pp, stage] : {std::pair(std::vector{1}, "2"), {std::vector{2, 4}, "1"}})
         for (const auto& [tp, rows] : {std::pair(std::vector{1}, "off"), {std::vector{2, 4}, "on"}})
           add(full, "uneven",
@@ -168,11 +167,12 @@ struct GptStep : StepUnit {
          vary("global-batch-size", {"9"})},
         grids({6}, {1}, {2}, {3}));
     // Covers norms and matrices over tp and dp, and a table that two stages hold.
-    const auto one_sum = vary("zero-stage", {"1"}), rules = vary("optimizer", {"lamb", "muon"});
-    add(edges, "optimizers", pairs + tp_and_dp + Variations{vary("optimizer", {"lion"}), one_sum});
-    add(edges, "optimizers", pairs + three + Variations{rules, one_sum});
+    const auto of_all = vary("optimizer", {"adafactor", "lamb", "muon"});
+    const Variations one_sum = pairs + Variations{vary("zero-stage", {"1"})};
+    add(edges, "optimizers", one_sum + tp_and_dp + Variations{vary("optimizer", {"lion"})});
+    add(edges, "optimizers", one_sum + three + Variations{of_all});
     add(edges, "optimizers",
-        pairs + grids({3}, {1}, {1}, {3}) + Variations{rules, vary("zero-stage", {"3"})});
+        pairs + grids({3}, {1}, {1}, {3}) + Variations{of_all, vary("zero-stage", {"3"})});
     // Covers all algorithms of attention over cp, gradients reduced at dp 1, ZeRO over dp x cp.
     const Variations hidden_dropout{tiny, batch, vary("model-args", {"--hidden-dropout 0.1"})};
     add(edges, "contexts",

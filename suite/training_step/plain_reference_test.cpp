@@ -171,6 +171,11 @@ TEST(PlainReference, AgreesWithTheLayersInDouble) {
                           c.optimizer.muon.extra_scale_factor = 0.2;
                         }),
                    {}, 500);
+  expect_agreement("adafactor, clipped", tiny("llama_tiny", [](TrainingConfig& c) {
+                     c.optimizer.type = "adafactor";
+                     c.optimizer.weight_decay = 0.1;
+                     c.optimizer.clip_threshold = 0.5;
+                   }));
   // Without biases: the gradient of the keys' is zero but for roundoffs, whose signs are arbitrary.
   expect_agreement("lion, without biases", tiny("llama_tiny", [](TrainingConfig& c) {
                      c.optimizer.type = "lion";

@@ -6,10 +6,11 @@
 #include "collectives/communicator/communicator.h"
 #include "machine/base/reject.h"
 #include "zero/cost/memory_cost.h"
+#include "zero/matrices/adafactor.h"
+#include "zero/matrices/muon.h"
 #include "zero/optimizers/global_norm.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
-#include "zero/stages/muon.h"
 #include "zero/stages/prefetch.h"
 #include "zero/stages/publisher.h"
 #include "zero/zero_plus_plus/secondary_shards.h"
@@ -149,6 +150,13 @@ StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& l
     cost.device_buffers = bytes.buffers;
     return cost;
   }
+  if (std::holds_alternative<Adafactor>(rule)) {
+    const AdafactorBytes bytes = adafactor_bytes(plan, layout, sharded);
+    StateCost cost;
+    cost.device_optimizer = bytes.states;
+    cost.device_buffers = bytes.buffers;
+    return cost;
+  }
   std::vector<std::int64_t> sizes;
   std::vector<bool> away;
   if (options.offload_param.offloads()) {
@@ -252,7 +260,17 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   calls.add("pp", Operation::all_gather, Dtype::float64, plan.pp, partials, 1, "norm");
   if (norm_sharded)
     calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, partials, 1, "norm");
-  if (std::holds_alternative<Lamb>(options.rule)) {
+  if (std::holds_alternative<Adafactor>(options.rule)) {
+    const Factors means = factors(plan, layout);
+    const Dtype wide = collectives::gradient_dtype(plan.value_dtype);
+    calls.add("tp", Operation::all_reduce, wide, plan.tp, means.summed_over_tp, 1,
+              "means of rows and columns");
+    if (sharded)
+      calls.add("dp", Operation::all_reduce, wide, plan.dp, means.elements, 1,
+                "means of rows and columns");
+  }
+  if (std::holds_alternative<Lamb>(options.rule) ||
+      std::holds_alternative<Adafactor>(options.rule)) {
     const std::int64_t sums = parameter_sums(plan, layout, sharded).own;
     calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, sums, 1, "norms of parameters");
     if (sharded)

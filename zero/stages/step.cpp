@@ -7,9 +7,10 @@
 #include "machine/base/error.h"
 #include "machine/base/reject.h"
 #include "machine/world/step_clock.h"
+#include "zero/matrices/adafactor.h"
+#include "zero/matrices/muon.h"
 #include "zero/stages/data_parallel.h"
 #include "zero/stages/lamb.h"
-#include "zero/stages/muon.h"
 #include "zero/stages/stage1.h"
 #include "zero/stages/stage2.h"
 #include "zero/stages/stage3.h"
@@ -71,8 +72,22 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
     optimizer_ = std::make_unique<LambOptimizer>(context_, owned);
     return;
   }
-  if (std::holds_alternative<Muon>(context_.options.rule)) {
-    optimizer_ = std::make_unique<MuonOptimizer>(context_, owned);
+  const Rule& rule = context_.options.rule;
+  if (std::holds_alternative<Muon>(rule) || std::holds_alternative<Adafactor>(rule)) {
+    const Communicators& groups = context_.communicators;
+    const MatrixContext context{context_.device(),
+                                context_.plan,
+                                layout(),
+                                groups.tp,
+                                groups.dp,
+                                groups.edp,
+                                context_.sharded,
+                                context_.options.all_gather,
+                                context_.options.all_reduce};
+    if (std::holds_alternative<Muon>(rule))
+      optimizer_ = std::make_unique<MuonOptimizer>(rule, context, owned);
+    else
+      optimizer_ = std::make_unique<AdafactorOptimizer>(rule, context, owned);
     return;
   }
   const StateOptions& where = context_.options.offload_optimizer;

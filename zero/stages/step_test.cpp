@@ -64,8 +64,9 @@ struct Trained {
   }
   static GradientPlan plan_of(RankModel& model, Dtype dtype, const StepOptions& options) {
     const GradientPlan plan = gradient_plan(model.list(), dtype, model.grid, divisor);
-    if (!std::holds_alternative<Muon>(options.rule)) return plan;
-    return with_matrices(plan, testing::declare(model.stage(), plan.pp));
+    const bool all = std::holds_alternative<Adafactor>(options.rule);
+    if (!all && !std::holds_alternative<Muon>(options.rule)) return plan;
+    return with_matrices(plan, testing::declare(model.stage(), plan.pp), all);
   }
   // One micro-batch, which uses all parameters at once.
   void backward(int seed, const std::function<void()>& then = {}, bool last = true) {
@@ -185,6 +186,19 @@ TEST(Step, MuonMatchesTheWholeModelInDouble) {
   compare_with_reference({.tp = 2, .dp = 2}, 1, Dtype::float64, {.rule = nesterov});
 }
 
+const Adafactor adafactor{.learning_rate = 0.01, .weight_decay = 0.1};
+
+TEST(Step, AdafactorMatchesTheWholeModelInDouble) {
+  for (const machine::Degrees& degrees : grids)
+    for (int stage = 0; stage < num_stages; ++stage)
+      for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float64})
+        if (stage < 2 ? dtype != Dtype::float32 : dtype == Dtype::bfloat16)
+          compare_with_reference(degrees, stage, dtype, {.rule = adafactor, .clip_norm = 0.25});
+  Adafactor clipped = adafactor;  // an update has a root of the mean square near 1
+  clipped.clip_threshold = 0.5;
+  compare_with_reference({.tp = 2, .dp = 2}, 1, Dtype::float32, {.rule = clipped});
+}
+
 TEST(Step, MatchesTheWholeModelInDouble) {
   const AdamW adamw{.learning_rate = 0.01, .weight_decay = 0.1};
   for (const machine::Degrees& degrees : grids) {
@@ -274,7 +288,8 @@ TEST(Step, LedgerMatchesTheFormula) {
     machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
       for (int stage = 0; stage < num_stages; ++stage) {
         for (Dtype dtype : machine::floating_dtypes) {
-          for (const Rule& rule : {Rule(AdamW{}), Rule(Sgd{}), Rule(lamb), Rule(muon)}) {
+          for (const Rule& rule :
+               {Rule(AdamW{}), Rule(Sgd{}), Rule(lamb), Rule(muon), Rule(adafactor)}) {
             SCOPED_TRACE(describe(degrees, stage, dtype));
             machine::Ledger& ledger = world.device().ledger();
             std::map<Category, std::size_t> before;
@@ -323,7 +338,7 @@ TEST(Step, TrafficMatchesTheFormula) {
             SCOPED_TRACE(describe(degrees, stage, dtype) + " " + algorithm);
             const Rule rule = dtype == Dtype::bfloat16  ? Rule(lamb)
                               : dtype == Dtype::float32 ? Rule(muon)
-                                                        : Rule(AdamW{});
+                                                        : Rule(adafactor);
             const StepOptions options{rule, 1.0, algorithm, algorithm, algorithm};
             Trained trained(world, degrees, stage, dtype, options);
             const Communicators groups = trained.model.communicators();
@@ -429,16 +444,18 @@ TEST(Step, RejectsInvalidOptionsAndCalls) {
                  std::invalid_argument);
     EXPECT_THROW(make_lamb({.min_coeff = 0}, OffloadDevice::none), std::invalid_argument);
     EXPECT_THROW(make_lamb({}, OffloadDevice::cpu), std::invalid_argument);
-    const auto make_muon = [&](const Muon& rule, const StepOptions& options) {
-      StepOptions all = options;
-      all.rule = rule;
-      return make_step(0, trained.states, trained.plan, groups, all);
+    const auto make_with = [&](const Rule& rule, StepOptions options) {
+      options.rule = rule;
+      return make_step(0, trained.states, trained.plan, groups, std::move(options));
     };
-    EXPECT_THROW(make_muon({.momentum = 1}, {}), std::invalid_argument);
-    EXPECT_THROW(make_muon({.num_ns_steps = 0}, {}), std::invalid_argument);
-    EXPECT_THROW(make_muon({}, {.offload_optimizer = {.device = OffloadDevice::cpu}}),
-                 std::invalid_argument);
-    EXPECT_THROW(make_muon({}, {.gradient_compression = {.algorithm = "one_bit"}}),
+    const StepOptions offloaded{.offload_optimizer = {.device = OffloadDevice::cpu}};
+    for (const Rule& rule :
+         {Rule(Muon{.momentum = 1}), Rule(Muon{.num_ns_steps = 0}),
+          Rule(Adafactor{.decay_rate = 0}), Rule(Adafactor{.clip_threshold = 0})})
+      EXPECT_THROW(make_with(rule, {}), std::invalid_argument);
+    for (const Rule& rule : {Rule(muon), Rule(adafactor)})
+      EXPECT_THROW(make_with(rule, offloaded), std::invalid_argument);
+    EXPECT_THROW(make_with(muon, {.gradient_compression = {.algorithm = "one_bit"}}),
                  std::invalid_argument);
     EXPECT_THROW(trained.step->update(), std::logic_error);
     trained.step->reduce();

@@ -31,10 +31,10 @@ enum class Over : unsigned char {
 inline constexpr Over all_overs[] = {Over::embedding, Over::tp, Over::dp, Over::edp};
 std::string_view name(Over over);
 
-// What of a parameter Muon orthogonalizes (zero/stages/muon.h).
+// What of a parameter Muon orthogonalizes (zero/matrices/muon.h) or Adafactor factors (adafactor.h).
 struct MatrixRow {
   enum class Cut : unsigned char { nothing, rows, columns };  // what tp shards
-  std::int64_t columns = 0;  // of this rank's shard; 0: AdamW updates the parameter
+  std::int64_t columns = 0;                                   // of this rank's shard; 0: neither
   Cut cut = Cut::nothing;
   // Rows of a period that belong to different matrices: the queries, keys and values of a group of
   // heads. Empty: all rows are one matrix.

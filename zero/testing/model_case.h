@@ -55,15 +55,16 @@ inline std::vector<std::int64_t> parts_of(const Declared& declared) {
   return declared.name.ends_with(".up") ? std::vector<std::int64_t>{1, 1}
                                         : std::vector<std::int64_t>{declared.shape[0]};
 }
-// Sets what of the plan's rows Muon orthogonalizes.
-inline GradientPlan with_matrices(GradientPlan plan, const std::vector<Declared>& declared) {
+// Sets what of the plan's rows Muon orthogonalizes; all: the matrices of Adafactor.
+inline GradientPlan with_matrices(GradientPlan plan, const std::vector<Declared>& declared,
+                                  bool all = false) {
   for (std::size_t i = 0; i < declared.size(); ++i) {
-    if (!is_matrix(declared[i])) continue;
+    if (all ? declared[i].shape.rank() < 2 : !is_matrix(declared[i])) continue;
     const bool columns = declared[i].placement.dim == 1;
     MatrixRow& matrix = plan.rows[i].matrix;
     matrix.columns = declared[i].shape[1] / (columns ? plan.tp : 1);
     matrix.cut = columns ? MatrixRow::Cut::columns : MatrixRow::Cut::rows;
-    if (!columns) matrix.parts = {1, 1};
+    if (!columns && !all) matrix.parts = {1, 1};
   }
   return plan;
 }
@@ -237,6 +238,10 @@ class Reference {
         update_whole(*lamb, step_number, scale, state);
         continue;
       }
+      if (const auto* adafactor = std::get_if<Adafactor>(&rule)) {
+        update_factored(*adafactor, step_number, scale, state);
+        continue;
+      }
       if (const auto* muon = std::get_if<Muon>(&rule); muon && is_matrix(state.declared)) {
         update_matrix(*muon, scale, state);
         continue;
@@ -297,6 +302,54 @@ class Reference {
     for (std::size_t i = 0; i < update.size(); ++i)
       state.master[i] = state.master[i] - constant(o.learning_rate) * ratio * update[i];
   }
+  // Adafactor. The mean of averaged squares is the average of their means.
+  void update_factored(const Adafactor& o, int step_number, Bounded scale, State& state) const {
+    const machine::Shape& shape = state.declared.shape;
+    const auto columns = static_cast<std::size_t>(shape.rank() < 2 ? 1 : shape[1]);
+    const std::size_t rows = state.master.size() / columns;
+    const double decay = 1 - std::pow(step_number, -o.decay_rate);
+    std::vector<Bounded> gradient, of_rows(rows), of_columns(columns);
+    Bounded all;
+    // In any order, a sum of n positive terms has a relative error of n roundoffs.
+    const auto mean_of = [&](Bounded sum, std::size_t n) {
+      const auto count = static_cast<double>(n);
+      return Bounded{sum.value / count,
+                     sum.error / count + sum.value / count * (count + 4) * roundoff_, roundoff_};
+    };
+    const auto add = [](Bounded& sum, Bounded term) {
+      sum.value += term.value;
+      sum.error += term.error;
+    };
+    for (std::size_t i = 0; i < state.master.size(); ++i) {
+      const Bounded g = state.gradient[i] * scale;
+      gradient.push_back(g);
+      Bounded& v = state.second[i];
+      v = constant(decay) * v + constant(1 - decay) * (g * g);
+      add(of_rows[i / columns], v);
+      add(of_columns[i % columns], v);
+      add(all, v);
+    }
+    std::vector<Bounded> update;
+    double squares = 0, errors = 0;
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      const Bounded second = shape.rank() < 2 ? state.second[i]
+                                              : mean_of(of_rows[i / columns], columns) *
+                                                    mean_of(of_columns[i % columns], rows) /
+                                                    mean_of(all, gradient.size());
+      update.push_back(gradient[i] / (sqrt(second) + constant(1e-15)));
+      squares += update.back().value * update.back().value;
+      errors += update.back().error * update.back().error;
+    }
+    const auto count = static_cast<double>(update.size());
+    const double rms = std::sqrt(squares / count) / o.clip_threshold;
+    const Bounded clip{std::max(1.0, rms), std::sqrt(errors / count) / o.clip_threshold, roundoff_};
+    for (std::size_t i = 0; i < update.size(); ++i) {
+      Bounded& master = state.master[i];
+      if (state.declared.decay) master = constant(1 - o.learning_rate * o.weight_decay) * master;
+      master = master - constant(o.learning_rate) / clip.rounded() * update[i];
+    }
+  }
+
   // Muon: the step of a matrix. The rounding of a sum's order is that of the iteration.
   void update_matrix(const Muon& o, Bounded scale, State& state) const {
     const auto rows = static_cast<std::size_t>(state.declared.shape[0]),

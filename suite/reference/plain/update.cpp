@@ -7,6 +7,40 @@
 
 namespace suite::plain {
 
+// The means of averaged squares are the averages of their means, so averages of all squares stay
+// here.
+void Training::adafactor_step(double factor, double learning_rate,
+                              const std::vector<double>& gradient, Parameter& parameter) const {
+  const bool vector = parameter.columns == 0;
+  const std::size_t columns = vector ? 1 : static_cast<std::size_t>(parameter.columns),
+                    rows = gradient.size() / columns;
+  const double kept = 1 - std::pow(static_cast<double>(updates_), -rule_.decay_rate);
+  std::vector<double> of_rows(rows), of_columns(columns), update(gradient.size());
+  double all = 0;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double g = factor * gradient[i];
+    double& average = parameter.second_moment[i];
+    average = kept * average + (1 - kept) * g * g;
+    of_rows[i / columns] += average / static_cast<double>(columns);
+    of_columns[i % columns] += average / static_cast<double>(rows);
+    all += average / static_cast<double>(gradient.size());
+  }
+  double squares = 0;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double second = vector    ? parameter.second_moment[i]
+                          : all > 0 ? of_rows[i / columns] * of_columns[i % columns] / all
+                                    : 0;
+    update[i] = factor * gradient[i] / (std::sqrt(second) + 1e-15);
+    squares += update[i] * update[i];
+  }
+  const double root = std::sqrt(squares / static_cast<double>(gradient.size()));
+  const double rate = learning_rate / std::max(1.0, root / rule_.largest_update);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    double& value = parameter.value[i];
+    value -= rate * update[i] + (parameter.decays ? learning_rate * rule_.decay * value : 0);
+  }
+}
+
 void Training::update(double factor, double learning_rate, const Sums* sums) {
   ++updates_;
   const auto step = static_cast<double>(updates_);
@@ -16,7 +50,11 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
     if (parameter.frozen) continue;
     const double decay = parameter.decays ? rule_.decay : 0;
     const std::vector<double>& gradient = used(name, parameter, sums);
-    if (rule_.kind == muon && parameter.columns > 0) {
+    if (rule_.kind == adafactor) {
+      adafactor_step(factor, learning_rate, gradient, parameter);
+      continue;
+    }
+    if (rule_.kind == muon && parameter.hidden) {
       std::vector<double> scaled = gradient;
       for (double& value : scaled) value *= factor;
       muon_step(rule_.muon, rule_.momentum, learning_rate, decay,

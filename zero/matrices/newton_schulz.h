@@ -6,14 +6,14 @@
 //   A = X Xᵀ, X <- a X + (b A + c A A) X
 // So a singular value s becomes a s + b s^3 + c s^5. The coefficients make it grow fast near 0 and
 // stay near 1: after five steps a value above 0.01 |M| is in [0.68, 1.14] with `simple` and in
-// [0.97, 1.04] with `quintic`. It does not converge to 1. The products are in the dtype of the matrix (float, or double under double).
+// [0.97, 1.04] with `quintic`. It does not converge to 1. The products are in the dtype of the
+// matrix (float, or double under double).
 //
 // If tp shards the rows, A = Xᵀ X is the sum of the shards' Xᵀ X, and X <- a X + X (b A + c A A).
 // If it shards the columns, A = X Xᵀ is the sum of the shards' X Xᵀ. So a rank keeps its shard and
 // sends only A (Megatron-LM's muon-tp-mode distributed). Without tp, A is the smaller of the two.
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "collectives/communicator/communicator.h"

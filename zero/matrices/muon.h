@@ -15,14 +15,14 @@
 
 #include <optional>
 
+#include "zero/matrices/matrix_context.h"
+#include "zero/matrices/newton_schulz.h"
 #include "zero/offload/owned_optimizer.h"
-#include "zero/optimizers/newton_schulz.h"
-#include "zero/stages/step_context.h"
 
 namespace zero {
 
 // Throws std::invalid_argument for options that Muon does not support.
-void check_muon(const StepOptions& options, Dtype value_dtype, Dtype gradient_dtype);
+void check_muon(const Rule& rule, const MatrixLimits& limits);
 
 // One of the matrices that a parameter has: its rows on this rank, and whether A = X Xᵀ.
 struct MuonPart {
@@ -44,8 +44,7 @@ MuonBytes muon_bytes(const GradientPlan& plan, const Layout& layout, bool sharde
 
 class MuonOptimizer final : public OwnedOptimizer {
  public:
-  // context: must outlive this.
-  MuonOptimizer(const StepContext& context, const std::vector<OwnedRange>& owned);
+  MuonOptimizer(const Rule& rule, MatrixContext context, const std::vector<OwnedRange>& owned);
 
   void update(const std::vector<Tensor>& gradients, double gradient_scale,
               const Updated& updated) override;
@@ -71,7 +70,7 @@ class MuonOptimizer final : public OwnedOptimizer {
   void orthogonalize(const GradientRow& row, const Tensor& direction);
   void move(const Run& run, const Tensor& step) const;
 
-  const StepContext& context_;
+  const MatrixContext context_;
   std::size_t num_owned_;
   std::vector<Run> runs_;
   Tensor gathered_;  // the directions of a bucket

@@ -1,4 +1,4 @@
-#include "zero/optimizers/newton_schulz.h"
+#include "zero/matrices/newton_schulz.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "zero/stages/muon.h"
+#include "zero/matrices/muon.h"
 
 #include <algorithm>
 #include <cmath>
@@ -51,27 +51,27 @@ std::int64_t sums(int tp) { return tp > 1 ? tp : 0; }
 
 }  // namespace
 
-void check_muon(const StepOptions& options, Dtype value_dtype, Dtype gradient_dtype) {
-  const Muon* const muon = std::get_if<Muon>(&options.rule);
+void check_muon(const Rule& rule, const MatrixLimits& limits) {
+  const Muon* const muon = std::get_if<Muon>(&rule);
   if (!muon) return;
   if (!(muon->momentum >= 0) || !(muon->momentum < 1))
     machine::reject("momentum of muon is {}; expected at least 0 and below 1", muon->momentum);
   machine::check_positive("muon-num-ns-steps", muon->num_ns_steps);
-  if (options.offload_optimizer.device != OffloadDevice::none || options.offload_param.offloads())
+  if (limits.offloads)
     machine::reject(
         "optimizer muon requires offload_optimizer and offload_param none, because it "
         "orthogonalizes whole matrices, which offload updates piece by piece");
-  const Dtype wide = collectives::gradient_dtype(value_dtype);
-  if (gradient_dtype != wide)
+  const Dtype wide = collectives::gradient_dtype(limits.value_dtype);
+  if (limits.gradient_dtype != wide)
     machine::reject(
         "optimizer muon requires gradients of {} (got {}), because a direction takes the place of "
         "its gradient",
-        machine::name(wide), machine::name(gradient_dtype));
-  if (!options.gradient_compression.algorithm.empty())
+        machine::name(wide), machine::name(limits.gradient_dtype));
+  if (!limits.compression.empty())
     machine::reject(
         "optimizer muon requires gradient-compression none (got {}), because Newton-Schulz "
         "multiplies small errors of a gradient by up to 500",
-        options.gradient_compression.algorithm);
+        limits.compression);
 }
 
 std::vector<MuonPart> muon_parts(const GradientRow& row, int tp) {
@@ -117,23 +117,24 @@ MuonBytes muon_bytes(const GradientPlan& plan, const Layout& layout, bool sharde
   return bytes;
 }
 
-MuonOptimizer::MuonOptimizer(const StepContext& context, const std::vector<OwnedRange>& owned)
-    : OwnedOptimizer(context.options.rule),
-      context_(context),
+MuonOptimizer::MuonOptimizer(const Rule& rule, MatrixContext given,
+                             const std::vector<OwnedRange>& owned)
+    : OwnedOptimizer(rule),
+      context_(std::move(given)),
       num_owned_(owned.size()),
-      squares_(context.device(), Dtype::float64, {1}, Category::buffers),
-      all_squares_(context.device(), Dtype::float64, {sums(context.plan.tp)}, Category::buffers),
-      newton_schulz_(context.device(), collectives::gradient_dtype(context.plan.value_dtype),
-                     sizes(context.plan, context.layout(), context.sharded).part,
-                     sizes(context.plan, context.layout(), context.sharded).square_rows,
-                     context.plan.tp) {
-  const Dtype wide = collectives::gradient_dtype(context.plan.value_dtype);
-  const Sizes most = sizes(context.plan, context.layout(), context.sharded);
-  gathered_ = Tensor(context.device(), wide, {most.gathered}, Category::buffers);
-  part_ = Tensor(context.device(), wide, {most.part}, Category::buffers);
+      squares_(context_.device, Dtype::float64, {1}, Category::buffers),
+      all_squares_(context_.device, Dtype::float64, {sums(context_.plan.tp)}, Category::buffers),
+      newton_schulz_(context_.device, collectives::gradient_dtype(context_.plan.value_dtype),
+                     sizes(context_.plan, context_.layout, context_.sharded).part,
+                     sizes(context_.plan, context_.layout, context_.sharded).square_rows,
+                     context_.plan.tp) {
+  const Dtype wide = collectives::gradient_dtype(context_.plan.value_dtype);
+  const Sizes most = sizes(context_.plan, context_.layout, context_.sharded);
+  gathered_ = Tensor(context_.device, wide, {most.gathered}, Category::buffers);
+  part_ = Tensor(context_.device, wide, {most.part}, Category::buffers);
   for (std::size_t i = 0; i < owned.size(); ++i)
-    for (std::size_t at = 0; at < context.layout().buckets.size(); ++at) {
-      const Bucket& bucket = context.bucket(at);
+    for (std::size_t at = 0; at < context_.layout.buckets.size(); ++at) {
+      const Bucket& bucket = context_.layout.buckets[at];
       const Range range = intersection(owned[i].range, bucket.range);
       if (bucket.frozen || range.size() == 0) continue;
       const std::int64_t first = range.begin - owned[i].range.begin;
@@ -163,12 +164,12 @@ void MuonOptimizer::direct(const Run& run, const Tensor& gradient, double gradie
 }
 
 void MuonOptimizer::orthogonalize(const GradientRow& row, const Tensor& direction) {
-  machine::Stream& stream = context_.device().stream();
+  machine::Stream& stream = context_.device.stream();
   machine::Kernels& kernels = stream.kernels();
   const int tp = context_.plan.tp;
   const MatrixRow& matrix = row.matrix;
   const bool cut = tp > 1 && matrix.cut != Cut::nothing;
-  collectives::Communicator* const group = cut ? context_.communicators.tp : nullptr;
+  collectives::Communicator* const group = cut ? context_.tp : nullptr;
   const std::vector<MuonPart> parts = muon_parts(row, tp);
   const std::int64_t rows = row.elements / matrix.columns,
                      period = parts.size() == 1 ? rows : period_of(matrix);
@@ -185,11 +186,11 @@ void MuonOptimizer::orthogonalize(const GradientRow& row, const Tensor& directio
       stream.copy(mine.data(), theirs.data(), mine.bytes());
     });
     kernels.sum_of_squares(x, squares_);
-    const double norm = std::sqrt(sum_over_ranks(group, to_doubles(squares_), squares_,
-                                                 all_squares_, context_.options.all_gather)
-                                      .front());
+    const double norm = std::sqrt(
+        sum_over_ranks(group, to_doubles(squares_), squares_, all_squares_, context_.all_gather)
+            .front());
     newton_schulz_.run(x, norm, muon().coefficients, muon().num_ns_steps, part.from_left, group,
-                       context_.options.all_reduce);
+                       context_.all_reduce);
     const double scale =
         muon().extra_scale_factor *
         muon_scale(muon().scale, part.rows * (cut && matrix.cut == Cut::rows ? tp : 1),
@@ -202,16 +203,17 @@ void MuonOptimizer::orthogonalize(const GradientRow& row, const Tensor& directio
 }
 
 void MuonOptimizer::orthogonalize(const Run& run, const Tensor& direction) {
-  const Bucket& bucket = context_.bucket(run.bucket);
+  const Bucket& bucket = context_.layout.buckets[run.bucket];
   const bool gathers = context_.sharded && bucket.shards > 1;
   const Tensor whole = gathers ? gathered_.slice(0, {bucket.range.size()}) : direction;
-  if (gathers) context_.holders(bucket)->all_gather(direction, whole, context_.options.all_gather);
-  machine::Stream& stream = context_.device().stream();
+  if (gathers)
+    (bucket.over == Over::edp ? context_.edp : context_.dp)
+        ->all_gather(direction, whole, context_.all_gather);
+  machine::Stream& stream = context_.device.stream();
   for (const int row : bucket.rows) {
-    if (!orthogonalizes(context_.plan, context_.layout(), row, context_.sharded,
-                        context_.dp_rank()))
+    if (!orthogonalizes(context_.plan, context_.layout, row, context_.sharded, context_.dp_rank()))
       continue;
-    const Range all = elements_of(context_.plan, context_.layout(), row);
+    const Range all = elements_of(context_.plan, context_.layout, row);
     const Tensor of_row = whole.slice(all.begin - bucket.range.begin, {all.size()});
     orthogonalize(row_of(context_.plan, row), of_row);
     if (!gathers) continue;
@@ -224,8 +226,8 @@ void MuonOptimizer::orthogonalize(const Run& run, const Tensor& direction) {
 
 void MuonOptimizer::move(const Run& run, const Tensor& step) const {
   machine::Kernels& kernels = context_.kernels();
-  for (const int row : context_.bucket(run.bucket).rows) {
-    const Range mine = intersection(run.range, elements_of(context_.plan, context_.layout(), row));
+  for (const int row : context_.layout.buckets[run.bucket].rows) {
+    const Range mine = intersection(run.range, elements_of(context_.plan, context_.layout, row));
     if (mine.size() == 0) continue;
     const auto of = [&](const Tensor& tensor) {
       return tensor.slice(mine.begin - run.range.begin, {mine.size()});
