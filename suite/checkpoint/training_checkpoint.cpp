@@ -8,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "suite/checkpoint/adafactor_means.h"
 #include "suite/configuration/keys.h"
 #include "suite/files/mapped_file.h"
 
@@ -208,6 +209,7 @@ void add_states(Trainer& trainer, zero::PieceSink& sink) {
                                      part),
                    slice(states, part.begin - range.begin, part.size()));
       });
+  add_means(trainer, sink);
 }
 
 zero::Facts weights_facts(const TrainingConfig::Model& model, machine::Dtype dtype) {
@@ -264,6 +266,7 @@ void load_checkpoint(const std::string& folder, Trainer& trainer) {
                                       grid.coordinate(Axis::tp), range),
                     states);
   });
+  if (!weights) read_means(checkpoint, trainer);
   if (weights) optimizer.values_changed();
   trainer.optimizer_step().values_loaded();
   trainer.set_counters(counters);

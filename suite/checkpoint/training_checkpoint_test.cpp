@@ -164,12 +164,13 @@ TEST(TrainingCheckpoint, EveryScheduleContinuesWithTheSameBits) {
 }
 
 TEST(TrainingCheckpoint, EveryOptimizerAndLossScaleContinuesWithTheSameBits) {
-  for (const char* optimizer : {"adamw", "sgd", "rmsprop", "lion", "lamb"})
+  for (const char* optimizer : {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon", "adafactor"})
     for (const double momentum : {0.0, 0.9}) {
       TrainingConfig config = config_of({.tp = 2}, 1);
       config.optimizer.type = optimizer;
       config.optimizer.decoupled_decay = momentum == 0;
-      config.optimizer.momentum = optimizer == std::string("sgd") ? momentum : 0;
+      const std::string type = optimizer;
+      config.optimizer.momentum = type == "sgd" || type == "muon" ? momentum : 0;
       config.optimizer.weight_decay = 0.1;
       config.schedule.lr_warmup_iters = 4;
       config.schedule.lr_decay_iters = 20;

@@ -313,7 +313,7 @@ TEST_F(Configuration, UnknownKeysSuggestTheNearest) {
                {"zero_quantized_weights (true) is not honoured", "ZeRO++"});
   expect_words(refusal(with(R"("autotuning": {"enabled": true})")),
                {"autotuning", "shardmark run"});
-  expect_words(refusal(with(R"("optimizer": {"type": "Adafactor"})")), {"'Adafactor'", "adamw"});
+  expect_words(refusal(with(R"("optimizer": {"type": "Shampoo"})")), {"'Shampoo'", "adamw"});
   for (const char* name : {"OneBitAdam", "OneBitLamb"})
     expect_words(refusal(with(fmt::format(R"("optimizer": {{"type": "{}"}})", name))),
                  {name, "not supported", "momenta", "one_bit"});
@@ -339,6 +339,22 @@ TEST_F(Configuration, LambHasItsLimits) {
   std::string warnings;
   for (const std::string& warning : resolve(lamb("AdamW", "")).warnings) warnings += warning + "\n";
   expect_words(warnings, {"optimizer.params.max_coeff", "optimizer.type Lamb"});
+}
+
+TEST_F(Configuration, AdafactorHasAGivenRate) {
+  const auto adafactor = [this](const char* params) {
+    return with(fmt::format(R"("optimizer": {{"type": "Adafactor", "params": {{{}}}}})", params));
+  };
+  const zero::Rule rule =
+      resolve(adafactor(R"("lr": 0.02, "clip_threshold": 2, "relative_step": false)"))
+          .config.optimizer.rule();
+  const auto* const got = std::get_if<zero::Adafactor>(&rule);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->learning_rate, 0.02);
+  EXPECT_EQ(got->decay_rate, 0.8);
+  EXPECT_EQ(got->clip_threshold, 2);
+  expect_words(refusal(adafactor(R"("relative_step": true)")),
+               {"relative_step", "optimizer.params.lr"});
 }
 
 TEST_F(Configuration, OlderNamesAreMapped) {

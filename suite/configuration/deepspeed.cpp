@@ -132,4 +132,19 @@ void read_deepspeed(const std::string& file, const std::vector<Leaf>& leaves,
   for (const Leaf& leaf : leaves) reader.read(leaf);
 }
 
+void set_muon_defaults(TrainingConfig& config, Assignments& said, bool deepspeed) {
+  TrainingConfig::Optimizer& optimizer = config.optimizer;
+  if (optimizer.type != "muon") return;
+  const Origin origin{deepspeed ? "DeepSpeed's default" : "Megatron-LM's default", ""};
+  const auto set = [&](auto& member, const Value& value) {
+    if (!said.said(&member)) said.set(Field(member), value, origin);
+  };
+  set(optimizer.momentum, deepspeed ? 0.95 : 0.9);
+  if (!deepspeed) return;
+  set(optimizer.muon.nesterov, true);
+  set(optimizer.muon.split_qkv, false);
+  set(optimizer.muon.coefficient_type, std::string("simple"));
+  set(optimizer.muon.scale_mode, std::string("shape_scaling"));
+}
+
 }  // namespace suite::configuration

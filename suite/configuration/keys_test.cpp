@@ -5,8 +5,15 @@
 #include <set>
 #include <string>
 
+#include "suite/configuration/resolve.h"
+#include "suite/testing/file_case.h"
+
 namespace suite::configuration {
 namespace {
+
+using suite::testing::expect_words;
+using suite::testing::Folder;
+using suite::testing::write_bytes;
 
 TEST(Keys, HaveUniqueNamesAndAnEffect) {
   std::set<std::string_view> names;
@@ -59,6 +66,85 @@ TEST(Keys, FieldsParseTheirOwnText) {
     field.copy(key.field(fresh));
     EXPECT_EQ(field.text(), text) << key.name();
   }
+}
+
+// Muon's defaults differ between Megatron-LM and DeepSpeed.
+class MuonKeys : public ::testing::Test {
+ protected:
+  Sources deepspeed(const std::string& params) {
+    const std::string path = folder_.path("ds_config.json");
+    write_bytes(path, R"({"train_batch_size": 1, "optimizer": {"type": "Muon", "params": {)" +
+                          params + "}}}");
+    return {.deepspeed_file = path, .gpus = 1};
+  }
+  Sources megatron(const std::string& arguments) {
+    const std::string path = folder_.path("arguments.sh");
+    write_bytes(path,
+                "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 8 "
+                "--vocab-size 64 --micro-batch-size 1 --global-batch-size 4 --optimizer muon " +
+                    arguments);
+    return {.megatron_file = path, .gpus = 1};
+  }
+  static zero::Muon muon(const Sources& sources) {
+    return std::get<zero::Muon>(resolve(sources).config.optimizer.rule());
+  }
+  static std::string refusal(const Sources& sources) {
+    try {
+      resolve(sources);
+    } catch (const harness::UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+ private:
+  Folder folder_;
+};
+
+TEST_F(MuonKeys, DeepSpeedsIsJordans) {
+  const Sources sources = deepspeed(R"("lr": 0.02, "betas": [0.8, 0.95], "weight_decay": 0.1)");
+  const zero::Muon rule = muon(sources);
+  EXPECT_EQ(rule.learning_rate, 0.02);
+  EXPECT_EQ(rule.momentum, 0.95);
+  EXPECT_TRUE(rule.nesterov);
+  EXPECT_EQ(rule.beta2, 0.95);
+  EXPECT_EQ(rule.weight_decay, 0.1);
+  EXPECT_EQ(rule.num_ns_steps, 5);
+  EXPECT_EQ(rule.coefficients, zero::NewtonSchulzType::simple);
+  EXPECT_EQ(rule.scale, zero::MuonScale::shape_scaling);
+  EXPECT_FALSE(resolve(sources).config.optimizer.muon.split_qkv);
+  EXPECT_EQ(muon(deepspeed(R"("momentum": 0)")).momentum, 0);
+  expect_words(refusal(deepspeed(R"("muon_lr": 0.01)")), {"muon_lr", "optimizer.params.lr"});
+  EXPECT_EQ(refusal(deepspeed(R"("ns_method": "gram")")), "accepted");
+}
+
+TEST_F(MuonKeys, MegatronHasAnOptionForEach) {
+  const zero::Muon usual = muon(megatron(""));
+  EXPECT_EQ(usual.momentum, 0.9);
+  EXPECT_FALSE(usual.nesterov);
+  EXPECT_EQ(usual.weight_decay, 0.01);
+  EXPECT_EQ(usual.coefficients, zero::NewtonSchulzType::quintic);
+  EXPECT_EQ(usual.scale, zero::MuonScale::spectral);
+  const Sources sources = megatron(
+      "--muon-momentum 0.8 --muon-use-nesterov --muon-num-ns-steps 3 --muon-no-split-qkv "
+      "--muon-coefficient-type simple --muon-scale-mode unit_rms_norm "
+      "--muon-extra-scale-factor 0.2 --muon-tp-mode duplicated --muon-scalar-optimizer adam");
+  const zero::Muon rule = muon(sources);
+  EXPECT_EQ(rule.momentum, 0.8);
+  EXPECT_TRUE(rule.nesterov);
+  EXPECT_EQ(rule.num_ns_steps, 3);
+  EXPECT_EQ(rule.coefficients, zero::NewtonSchulzType::simple);
+  EXPECT_EQ(rule.scale, zero::MuonScale::unit_rms_norm);
+  EXPECT_EQ(rule.extra_scale_factor, 0.2);
+  EXPECT_FALSE(resolve(sources).config.optimizer.muon.split_qkv);
+  EXPECT_TRUE(resolve(megatron("")).config.optimizer.muon.split_qkv);
+}
+
+TEST_F(MuonKeys, RefusesOtherRulesByName) {
+  expect_words(refusal(megatron("--muon-tp-mode blockwise")), {"--muon-tp-mode", "whole matrices"});
+  expect_words(refusal(megatron("--muon-scalar-optimizer lion")), {"--muon-scalar-optimizer"});
+  expect_words(refusal(megatron("--muon-coefficient-type aol")), {"'aol'", "quintic"});
+  expect_words(refusal(megatron("--muon-num-ns-steps 0")), {"--muon-num-ns-steps", "0"});
 }
 
 }  // namespace

@@ -328,6 +328,7 @@ class Resolution {
   // Sets the defaults that differ between the tools.
   void tools_own() {
     gradients();
+    set_muon_defaults(config_, said_, !sources_.deepspeed_file.empty());
     std::int64_t& reuse = config_.zero.options.stage3_max_reuse_distance;
     if (!sources_.deepspeed_file.empty() && config_.zero.stage == 3 && !said_.said(&reuse))
       said_.set(Field(reuse), 1e9, {"DeepSpeed's default", ""});

@@ -1,6 +1,9 @@
 // Keys of a step: precision, pipeline, degrees, batch, optimizer, activations. Case names list the
 // axes in this order.
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "collectives/communicator/group_algorithms.h"
 #include "pipeline/schedule.h"
 #include "suite/configuration/keys.h"
@@ -23,17 +26,25 @@ const Needs in_8_bits{"fp8-format hybrid or e4m3", [](Config c) { return c.fp8.o
 const Needs delayed_scaling{"fp8-format and fp8-recipe delayed", [](Config c) {
                               return c.fp8.on() && c.fp8.recipe == layers::Fp8Recipe::delayed;
                             }};
-const Needs adamw{"optimizer.type AdamW", [](Config c) { return c.optimizer.type == "adamw"; }};
-const Needs lamb{"optimizer.type Lamb", [](Config c) { return c.optimizer.type == "lamb"; }};
-const Needs with_betas{"optimizer.type AdamW, Lamb or Lion", [](Config c) {
-                         return c.optimizer.type != "sgd" && c.optimizer.type != "rmsprop";
+// The optimizers that a key concerns are listed, so a new one is not among them by accident.
+bool is_one_of(Config c, std::initializer_list<std::string_view> types) {
+  return std::ranges::find(types, c.optimizer.type) != types.end();
+}
+const Needs adamw{"optimizer.type AdamW", [](Config c) { return is_one_of(c, {"adamw"}); }};
+const Needs lamb{"optimizer.type Lamb", [](Config c) { return is_one_of(c, {"lamb"}); }};
+const Needs muon{"optimizer.type Muon", [](Config c) { return is_one_of(c, {"muon"}); }};
+const Needs adafactor{"optimizer.type Adafactor",
+                      [](Config c) { return is_one_of(c, {"adafactor"}); }};
+const Needs with_betas{"optimizer.type AdamW, Lamb, Lion or Muon", [](Config c) {
+                         return is_one_of(c, {"adamw", "lamb", "lion", "muon"});
                        }};
-const Needs with_epsilon{"optimizer.type AdamW, Lamb or RMSprop", [](Config c) {
-                           return c.optimizer.type != "sgd" && c.optimizer.type != "lion";
+const Needs with_epsilon{"optimizer.type AdamW, Lamb, Muon or RMSprop", [](Config c) {
+                           return is_one_of(c, {"adamw", "lamb", "muon", "rmsprop"});
                          }};
-const Needs sgd{"optimizer.type SGD", [](Config c) { return c.optimizer.type == "sgd"; }};
-const Needs rmsprop{"optimizer.type RMSprop",
-                    [](Config c) { return c.optimizer.type == "rmsprop"; }};
+const Needs with_momentum{"optimizer.type SGD or Muon", [](Config c) {
+                            return is_one_of(c, {"sgd", "muon"});
+                          }};
+const Needs rmsprop{"optimizer.type RMSprop", [](Config c) { return is_one_of(c, {"rmsprop"}); }};
 const Needs own_rate{"no scheduler but WarmupCosineLR", [](Config c) {
                        return c.schedule.type.empty() || c.schedule.type == "WarmupCosineLR";
                      }};
@@ -108,8 +119,8 @@ std::vector<Key> step_keys() {
            {.choices = {"uniform", "parameters", "profile"}, .synonyms = {{"best", "uniform"}}}),
       axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
       axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
-           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb"},
-            .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}},
+           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon", "adafactor"},
+            .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}, {"dist_muon", "muon"}},
             .refused = {{"OneBitAdam", one_bit},
                         {"OneBitLamb", one_bit},
                         {"ZeroOneAdam", one_bit},
@@ -192,7 +203,21 @@ std::vector<Key> step_keys() {
           {.most = 1e6}),
       row("", "optimizer.params.adam_w_mode", AT(optimizer.decoupled_decay), {}, &adamw),
       row("--sgd-momentum", "optimizer.params.momentum", AT(optimizer.momentum),
-          {.most = below_one}, &sgd),
+          {.most = below_one}, &with_momentum),
+      row("--muon-nesterov", "", AT(optimizer.muon.nesterov), {}, &muon),
+      row("--muon-split-qkv", "", AT(optimizer.muon.split_qkv), {}, &muon),
+      row("--muon-num-ns-steps", "", AT(optimizer.muon.num_ns_steps), {.least = 1, .most = 100},
+          &muon),
+      row("--muon-coefficient-type", "", AT(optimizer.muon.coefficient_type),
+          {.choices = {"quintic", "simple"}}, &muon),
+      row("--muon-scale-mode", "", AT(optimizer.muon.scale_mode),
+          {.choices = {"spectral", "unit_rms_norm", "shape_scaling"}}, &muon),
+      row("--muon-extra-scale-factor", "", AT(optimizer.muon.extra_scale_factor),
+          {.least = tiny, .most = 1e6}, &muon),
+      row("--adafactor-decay-rate", "", AT(optimizer.decay_rate), {.least = tiny, .most = 10},
+          &adafactor),
+      row("--adafactor-clip-threshold", "optimizer.params.clip_threshold",
+          AT(optimizer.clip_threshold), {.least = tiny, .most = 1e30}, &adafactor),
       row("", "optimizer.params.alpha", AT(optimizer.smoothing), {.most = below_one}, &rmsprop),
       row("", "optimizer.params.max_coeff", AT(optimizer.max_coeff), {.least = tiny, .most = 1e30},
           &lamb),

@@ -25,6 +25,26 @@ zero::Rule TrainingConfig::Optimizer::rule() const {
   if (type == "lamb")
     return zero::Lamb{learning_rate, betas[0],  betas[1], epsilon,
                       weight_decay,  min_coeff, max_coeff};
+  if (type == "adafactor")
+    return zero::Adafactor{learning_rate, decay_rate, clip_threshold, weight_decay};
+  if (type == "muon") {
+    using enum zero::MuonScale;
+    return zero::Muon{.learning_rate = learning_rate,
+                      .momentum = momentum,
+                      .nesterov = muon.nesterov,
+                      .beta1 = betas[0],
+                      .beta2 = betas[1],
+                      .epsilon = epsilon,
+                      .weight_decay = weight_decay,
+                      .num_ns_steps = muon.num_ns_steps,
+                      .coefficients = muon.coefficient_type == "simple"
+                                          ? zero::NewtonSchulzType::simple
+                                          : zero::NewtonSchulzType::quintic,
+                      .scale = muon.scale_mode == "unit_rms_norm"   ? unit_rms_norm
+                               : muon.scale_mode == "shape_scaling" ? shape_scaling
+                                                                    : spectral,
+                      .extra_scale_factor = muon.extra_scale_factor};
+  }
   if (!decoupled_decay) return zero::Adam{learning_rate, betas[0], betas[1], epsilon, weight_decay};
   return zero::AdamW{learning_rate, betas[0], betas[1], epsilon, weight_decay};
 }

@@ -80,15 +80,24 @@ struct TrainingConfig {
   };
 
   struct Optimizer {
-    std::string type = "adamw";  // or lamb, lion, sgd, rmsprop
+    struct Muon {  // Megatron-LM's defaults
+      bool nesterov = false, split_qkv = true;
+      int num_ns_steps = 5;
+      std::string coefficient_type = "quintic", scale_mode = "spectral";
+      double extra_scale_factor = 1;
+    };
+
+    std::string type = "adamw";  // or adafactor, lamb, lion, muon, sgd, rmsprop
     double learning_rate = 1e-3;
     std::array<double, 2> betas{0.9, 0.999};
     double epsilon = 1e-8, weight_decay = 0;
     bool decoupled_decay = true;              // AdamW; false: Adam adds the decay to the gradient
-    double momentum = 0;                      // of SGD
+    double momentum = 0;                      // of SGD and Muon
     double smoothing = 0.99;                  // of RMSprop
     double max_coeff = 10, min_coeff = 0.01;  // limits of LAMB's ratio
     double clipping = 1;                      // of the gradient's global norm; 0: off
+    double decay_rate = 0.8, clip_threshold = 1;  // of Adafactor
+    Muon muon = {};
 
     zero::Rule rule() const;
   };

@@ -30,6 +30,18 @@ constexpr Reason refused[] = {
      "--qk-layernorm"},
     {"DeepSpeed itself clips by another key", "gradient_clipping",
      "optimizer.params.max_grad_norm=0"},
+    {"whole matrices are orthogonalized, and tp sums only their squares (Megatron-LM's "
+     "distributed)",
+     "", "--muon-tp-mode=distributed|duplicated"},
+    {"AdamW updates what is not a matrix", "", "--muon-scalar-optimizer=adam"},
+    {"Newton-Schulz multiplies in float32", "", "--muon-fp32-matmul-prec=high"},
+    {"all parameters have one rate", "optimizer.params.lr",
+     "optimizer.params.muon_lr optimizer.params.adam_lr"},
+    {"Adafactor's learning rate is given, and it has no momentum", "optimizer.params.lr",
+     "optimizer.params.relative_step=false optimizer.params.scale_parameter=false "
+     "optimizer.params.warmup_init=false optimizer.params.beta1"},
+    {"Adafactor's decay rate is positive here", "--adafactor-decay-rate",
+     "optimizer.params.decay_rate=-0.8 optimizer.params.beta2_decay=-0.8"},
     {"each optimizer has one implementation", "", "optimizer.legacy_fusion=false"},
     {"a run starts at its first step", "", "scheduler.params.last_batch_iteration=-1"},
     {"the sum is always divided by the tokens that count; DeepSpeed refuses sum in stage 3", "",
@@ -176,6 +188,8 @@ constexpr Reason ignored[] = {
      "optimizer.params.torch_adam optimizer.params.fused fp16.fused_mode "
      "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer "
      "zero_optimization.save_muon_momentum_buffer_in_memory"},
+    {"the standard iteration runs, whose results gram has too", "", "optimizer.params.ns_method"},
+    {"a product of a matrix with its transpose is computed in full", "", "--muon-use-syrk"},
     {"the launcher and --transport select it", "",
      "--distributed-backend --distributed-timeout-minutes --local_rank --local-rank "
      "--lazy-mpu-init --nccl-communicator-config-path --deepspeed --deepspeed_mpi "

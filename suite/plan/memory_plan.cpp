@@ -27,8 +27,9 @@ struct Widths {
 Widths widths(const TrainingConfig& training) {
   const bool narrow = training.precision.dtype != machine::Dtype::float32;
   const TrainingConfig::Optimizer& optimizer = training.optimizer;
-  const bool one = optimizer.type == "rmsprop" || optimizer.type == "lion";
-  const double moments = one ? 4 : optimizer.type != "sgd" ? 8 : optimizer.momentum > 0 ? 4 : 0;
+  const bool two = optimizer.type == "adamw" || optimizer.type == "lamb";
+  const bool none = optimizer.type == "sgd" && optimizer.momentum == 0;
+  const double moments = two ? 8 : none ? 0 : 4;
   const std::string& sent = training.zero.communication_data_type;
   const double value = narrow ? 2 : 4;
   return {value, value, (narrow ? 4 : 0) + moments,

@@ -74,6 +74,7 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
         model.parameters(), config.precision.dtype, grid, static_cast<double>(config.tokens()),
         frozen_parameters(config, model.parameters()), config.gradient_dtype(),
         {config.expert_parallel, model.expert_names()});
+    name_matrices(plan, model.parameters(), config);
     parts = model_parts(model);
   });
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
+#include "suite/reference/plain/muon.h"
 #include "suite/reference/whole_values.h"
 
 namespace suite {
@@ -60,10 +62,47 @@ double lambs(const zero::Lamb& lamb, const std::vector<double>& gradient, double
   return lamb.learning_rate * ratio * error;
 }
 
+// The error may be all in one of the parts. A bound of the rounding of the iteration itself is not
+// needed: it is far smaller than that of a gradient.
+double muons(const zero::Muon& muon, const std::vector<double>& gradient, double relative,
+             const zero::MatrixRow& matrix) {
+  const auto columns = static_cast<std::size_t>(matrix.columns);
+  const std::size_t rows = gradient.size() / columns;
+  std::vector<std::size_t> parts(matrix.parts.begin(), matrix.parts.end());
+  if (parts.empty()) parts = {rows};
+  std::size_t period = 0, first = 0;
+  for (const std::size_t part : parts) period += part;
+  const double error = relative * norm(gradient);
+  const plain::Muon plain{
+      .steps = muon.num_ns_steps,
+      .coefficients = muon.coefficients == zero::NewtonSchulzType::simple ? "simple" : "quintic",
+      .scale = muon.scale == zero::MuonScale::spectral        ? "spectral"
+               : muon.scale == zero::MuonScale::shape_scaling ? "shape_scaling"
+                                                              : "unit_rms_norm"};
+  const double slope = plain::steepest_slope(plain);
+  double squares = 0;
+  for (const std::size_t part : parts) {
+    double size = 0;
+    for (std::size_t i = 0; i < gradient.size(); ++i)
+      if (const std::size_t row = i / columns % period; row >= first && row < first + part)
+        size += gradient[i] * gradient[i];
+    first += part;
+    if (size == 0) continue;
+    const std::size_t of_part = rows / period * part;
+    // No singular value of a result is above 1.3.
+    const double most = 2.6 * std::sqrt(static_cast<double>(std::min(of_part, columns)));
+    const double scale =
+        plain::scale(plain, static_cast<double>(of_part), static_cast<double>(columns));
+    squares += std::pow(scale * std::min(most, slope * 2 * error / std::sqrt(size)), 2);
+  }
+  return muon.learning_rate * muon.extra_scale_factor * std::sqrt(squares);
+}
+
 }  // namespace
 
 double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradient,
-                        double relative, double factor, double size) {
+                        double relative, double factor, double size,
+                        const zero::MatrixRow& matrix) {
   const double any_sign = 2 * std::sqrt(static_cast<double>(gradient.size()));
   if (const auto* adam = std::get_if<zero::Adam>(&rule))
     return adam->weight_decay > 0
@@ -73,6 +112,12 @@ double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradi
     return adams(adamw->learning_rate, adamw->epsilon, gradient, relative, factor);
   if (const auto* lamb = std::get_if<zero::Lamb>(&rule))
     return lambs(*lamb, gradient, relative, factor, size);
+  if (const auto* muon = std::get_if<zero::Muon>(&rule))
+    return matrix.columns > 0
+               ? muons(*muon, gradient, relative, matrix)
+               : adams(muon->learning_rate, muon->epsilon, gradient, relative, factor);
+  if (std::holds_alternative<zero::Adafactor>(rule))
+    throw std::logic_error("Adafactor's first step has no bound");
   if (const auto* lion = std::get_if<zero::Lion>(&rule))
     return adams(lion->learning_rate, 0, gradient, relative, 0);
   if (const auto* rms = std::get_if<zero::RmsProp>(&rule)) {

@@ -8,6 +8,7 @@
 
 #include "layers/models/gpt_cost.h"
 #include "machine/device/kernels.h"
+#include "suite/reference/plain/muon.h"
 #include "suite/trainer/trainer.h"
 
 namespace suite {
@@ -100,6 +101,44 @@ TEST(FirstStep, BoundHoldsForLamb) {
     nearest = std::max(nearest, norm(difference) / bound);
   }
   EXPECT_GT(nearest, 0.5);
+}
+
+// Muon's step of a matrix with two parts, whose rows take turns.
+TEST(FirstStep, BoundHoldsForMuon) {
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> normal;
+  double nearest = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    zero::Muon muon{.learning_rate = 0.1, .num_ns_steps = 3};
+    if (trial % 2 == 0) muon.coefficients = zero::NewtonSchulzType::simple;
+    zero::MatrixRow matrix{.columns = 3};
+    if (trial % 3 == 0) matrix.parts = {1, 1};
+    std::vector<double> gradient, error;
+    // Of one large singular value, so an error changes the small ones most.
+    for (int i = 0; i < 12; ++i) {
+      gradient.push_back(1 + std::pow(10.0, -trial % 4) * normal(random));
+      error.push_back(normal(random));
+    }
+    const auto step = [&](const std::vector<double>& g) {
+      std::vector<double> average(12), value(12);
+      plain::muon_step(
+          {.steps = 3, .coefficients = trial % 2 == 0 ? "simple" : "quintic", .scale = "spectral"},
+          0, 0.1, 0, {3, matrix.parts}, g, average, value);
+      return value;
+    };
+    const double relative = std::pow(10.0, -4.0 + trial % 3);
+    const double size = norm(error);
+    std::vector<double> other = gradient;
+    for (std::size_t i = 0; i < gradient.size(); ++i)
+      other[i] += error[i] * relative * norm(gradient) / size;
+    const std::vector<double> a = step(gradient), b = step(other);
+    std::vector<double> difference;
+    for (std::size_t i = 0; i < a.size(); ++i) difference.push_back(a[i] - b[i]);
+    const double bound = first_step_bound(muon, gradient, relative, 0, 0, matrix);
+    EXPECT_LE(norm(difference), bound) << trial;
+    nearest = std::max(nearest, norm(difference) / bound);
+  }
+  EXPECT_GT(nearest, 0.2);
 }
 
 TEST(FirstStep, BoundHoldsForWrongFactors) {

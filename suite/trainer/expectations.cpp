@@ -130,7 +130,8 @@ collectives::CallsCost cost_of_calls(const Trainer& trainer) {
   for (const collectives::CollectiveCalls& calls : calls_of_layers(trainer)) add(calls);
   for (const collectives::CollectiveCalls& calls :
        zero::expected_calls(config.zero.stage, trainer.plan(), trainer.states().layout(), options,
-                            passes_of(trainer), selected(trainer, &Selected::last)))
+                            passes_of(trainer), selected(trainer, &Selected::last),
+                            trainer.communicator("dp")->rank()))
     add(calls, zero::asked_algorithm(calls, options));
   if (config.counts_tokens())
     add({"dp", machine::Operation::all_reduce, machine::Dtype::float64, config.shards(), 1});

@@ -89,6 +89,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
                               static_cast<double>(config_.tokens()),
                               frozen_parameters(config_, parameters_), config_.gradient_dtype(),
                               {config_.expert_parallel, chunks_->expert_names()});
+  name_matrices(plan_, parameters_, config_);
   check_frozen();
   states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_,
                                                layout_options(config_, parts_));

@@ -8,6 +8,8 @@
 #include "layers/models/gpt.h"
 #include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/model_chunks.h"
+#include "zero/matrices/adafactor.h"
+#include "zero/matrices/muon.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
 
@@ -109,6 +111,10 @@ void validate_compression(const TrainingConfig& config) {
     throw std::invalid_argument(
         "gradient-compression requires an optimizer whose steps follow the gradient's size (got "
         "lion)");
+  if (config.optimizer.type == "adafactor")
+    throw std::invalid_argument(
+        "gradient-compression requires an optimizer with a bound for small errors of the gradient "
+        "(got adafactor)");
   if (config.precision.dtype == machine::Dtype::float16)
     throw std::invalid_argument(
         "gradient-compression requires dtype float or bfloat16 (got half), because residuals do "
@@ -163,6 +169,13 @@ void validate(const TrainingConfig& config) {
   check(options.offload_param, stage, options.offload_optimizer);
   check_lamb(config.step_options(), config.precision.dtype, config.gradient_dtype(),
              config.expert_parallel);
+  const zero::MatrixLimits limits{config.precision.dtype, config.gradient_dtype(),
+                                  config.expert_parallel,
+                                  options.offload_optimizer.device != zero::OffloadDevice::none ||
+                                      options.offload_param.offloads(),
+                                  options.gradient_compression.algorithm};
+  check_muon(config.optimizer.rule(), limits);
+  check_adafactor(config.optimizer.rule(), limits);
   check(options.plus_plus, {.stage = stage,
                             .dp = config.shards(),
                             .ep = config.expert_parallel,

@@ -77,12 +77,14 @@ plain::Model plain_model(const TrainingConfig& config) {
 plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
   using enum plain::Rule::Kind;
   plain::Rule rule;
-  rule.kind = optimizer.type == "rmsprop" ? rmsprop
-              : optimizer.type == "sgd"   ? sgd
-              : optimizer.type == "lion"  ? lion
-              : optimizer.type == "lamb"  ? lamb
-              : optimizer.decoupled_decay ? adamw
-                                          : adam;
+  rule.kind = optimizer.type == "rmsprop"     ? rmsprop
+              : optimizer.type == "sgd"       ? sgd
+              : optimizer.type == "lion"      ? lion
+              : optimizer.type == "lamb"      ? lamb
+              : optimizer.type == "muon"      ? muon
+              : optimizer.type == "adafactor" ? adafactor
+              : optimizer.decoupled_decay     ? adamw
+                                              : adam;
   rule.beta1 = optimizer.betas[0];
   rule.beta2 = optimizer.betas[1];
   rule.epsilon = optimizer.epsilon;
@@ -91,6 +93,14 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
   rule.smoothing = optimizer.smoothing;
   rule.least_ratio = optimizer.min_coeff;
   rule.largest_ratio = optimizer.max_coeff;
+  rule.decay_rate = optimizer.decay_rate;
+  rule.largest_update = optimizer.clip_threshold;
+  rule.muon = {.nesterov = optimizer.muon.nesterov,
+               .splits_qkv = optimizer.muon.split_qkv,
+               .steps = optimizer.muon.num_ns_steps,
+               .coefficients = optimizer.muon.coefficient_type,
+               .scale = optimizer.muon.scale_mode,
+               .factor = optimizer.muon.extra_scale_factor};
   rule.largest_norm = optimizer.clipping;
   return rule;
 }

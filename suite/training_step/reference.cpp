@@ -58,6 +58,11 @@ void count_turns(Trainer& trainer, std::map<std::string, Updates>& updates, Hist
   }
 }
 
+zero::MatrixRow matrix_of(const Trainer& trainer, const collectives::Parameter& parameter) {
+  const auto& rows = trainer.plan().rows;
+  return std::ranges::find(rows, parameter.name, &zero::GradientRow::parameter)->matrix;
+}
+
 // Trains the model. probe 0 is not disturbed.
 History train(machine::World& world, const TrainingConfig& judged, const Corpus& corpus,
               Dtype dtype, int probe, const SkippedSteps& skipped, const TrainingRouting& routing) {
@@ -85,6 +90,7 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
         mine.layer = parameter->layer;
         mine.first_gradient = unscaled_gradient(trainer, *parameter);
         mine.first_norm = norm(to_doubles(parameter->value));
+        mine.matrix = matrix_of(trainer, *parameter);
       }
     if (probe > 0 && !skips) {
       std::map<std::string, double> sizes;
@@ -211,6 +217,9 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
       ParameterBounds& bound = bounds.parameters[name];
       bound.after_all =
           std::max(bound.after_all, probe_margin * distance(exact.after_all, other.after_all));
+      if (config.optimizer.type == "adafactor")
+        bound.after_one =
+            std::max(bound.after_one, probe_margin * distance(exact.after_one, other.after_one));
     }
     for (std::size_t step = 0; step < reference_steps; ++step) {
       bounds.losses[step] =
@@ -242,9 +251,11 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
     std::vector<double> gradient = exact.first_gradient;
     for (double& value : gradient) value *= reference.exact.gradient_factor;
     // The clip factor has the relative error of the norm, at most that of the worst gradient.
-    bound.after_one =
-        first_step_bound(first_rule(config), gradient, relative, gradient_epsilon(config),
-                         undisturbed.parameters.at(name).first_norm);
+    // A small row of a matrix may change without limit, so Adafactor's bound is that of the probes.
+    if (config.optimizer.type != "adafactor")
+      bound.after_one = first_step_bound(
+          first_rule(config), gradient, relative, gradient_epsilon(config),
+          undisturbed.parameters.at(name).first_norm, undisturbed.parameters.at(name).matrix);
     bound.after_all = std::max(bound.after_all, bound.after_one);  // a changed sign may stay
     // Lion's steps have one size. Where an element turns back, rounding may turn it a step earlier
     // or later.

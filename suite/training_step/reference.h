@@ -65,8 +65,9 @@ struct ParameterHistory {
   // Raw: the sum over the tokens of the first step. Empty if the parameter is frozen.
   std::vector<double> first_gradient;
   std::vector<double> after_one, after_all;
-  double first_norm = 0;  // of the value before the first step, for LAMB
-  double turns = 0;       // changes of an element's direction between steps, counted for Lion
+  double first_norm = 0;        // of the value before the first step, for LAMB
+  zero::MatrixRow matrix = {};  // the whole parameter's, for Muon; only rank 0 needs it
+  double turns = 0;             // changes of an element's direction between steps, counted for Lion
   static auto members(auto& self) {
     return std::tie(self.layer, self.first_gradient, self.after_one, self.after_all,
                     self.first_norm, self.turns);

@@ -61,8 +61,10 @@ void set(const Key& key, TrainingConfig& config, std::string_view text) {
 // Sets the values of keys that neither an axis nor a configuration sets.
 void choose_usual(TrainingConfig& config) {
   TrainingConfig::Optimizer& optimizer = config.optimizer;
-  if (optimizer.type != "sgd" && optimizer.type != "rmsprop") optimizer.weight_decay = 0.01;
+  for (const char* decayed : {"adafactor", "adamw", "lamb", "lion", "muon"})
+    if (optimizer.type == decayed) optimizer.weight_decay = 0.01;
   if (optimizer.type == "sgd") optimizer.learning_rate = 0.1;
+  if (optimizer.type == "muon") optimizer.momentum = 0.95;
   // A small model's gradients are far from the ends of half's range, so this scale skips no step.
   if (config.precision.dtype == machine::Dtype::float16)
     config.precision.loss_scale = {.scaling = zero::LossScaling::megatron, .initial_scale = 1024};

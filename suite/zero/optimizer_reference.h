@@ -112,6 +112,12 @@ class OptimizerReference {
   Bounded direction(const zero::Lamb&, Bounded, Element&) const {
     throw std::logic_error("LAMB updates whole parameters");
   }
+  Bounded direction(const zero::Muon&, Bounded, Element&) const {
+    throw std::logic_error("Muon updates whole matrices");
+  }
+  Bounded direction(const zero::Adafactor&, Bounded, Element&) const {
+    throw std::logic_error("Adafactor updates whole parameters");
+  }
   // The sign of a number that is smaller than its error is not known.
   Bounded direction(const zero::Lion& options, Bounded gradient, Element& e) const {
     const Bounded moved = smoothed(options.beta1, e.first, gradient);

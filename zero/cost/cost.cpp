@@ -6,6 +6,8 @@
 #include "collectives/communicator/communicator.h"
 #include "machine/base/reject.h"
 #include "zero/cost/memory_cost.h"
+#include "zero/matrices/adafactor.h"
+#include "zero/matrices/muon.h"
 #include "zero/optimizers/global_norm.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
@@ -115,9 +117,46 @@ void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout&
   }
 }
 
+void add_muon(Calls& calls, const GradientPlan& plan, const Layout& layout, const Muon& muon,
+              bool sharded, int dp_rank) {
+  const Dtype wide = collectives::gradient_dtype(plan.value_dtype);
+  for (const Bucket& bucket : layout.buckets) {
+    if (!bucket.matrices) continue;
+    if (sharded)
+      calls.add(name(bucket.over), Operation::all_gather, wide, bucket.shards,
+                layout.shard_elements(bucket), 1, "directions of matrices");
+    for (const int at : bucket.rows) {
+      const GradientRow& row = plan.rows[static_cast<std::size_t>(at)];
+      if (row.matrix.cut == MatrixRow::Cut::nothing ||
+          !orthogonalizes(plan, layout, at, sharded, dp_rank))
+        continue;
+      for (const MuonPart& part : muon_parts(row, plan.tp)) {
+        calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, 1, 1, "norms of matrices");
+        calls.add("tp", Operation::all_reduce, wide, plan.tp,
+                  square_elements(part.square_rows(), plan.tp), muon.num_ns_steps,
+                  "squares of matrices");
+      }
+    }
+  }
+}
+
 // Every rank of dp owns ranges of the same sizes.
 StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& layout,
                          const Rule& rule, const StepOptions& options) {
+  if (std::holds_alternative<Muon>(rule)) {
+    const MuonBytes bytes = muon_bytes(plan, layout, sharded);
+    StateCost cost;
+    cost.device_optimizer = bytes.states;
+    cost.device_buffers = bytes.buffers;
+    return cost;
+  }
+  if (std::holds_alternative<Adafactor>(rule)) {
+    const AdafactorBytes bytes = adafactor_bytes(plan, layout, sharded);
+    StateCost cost;
+    cost.device_optimizer = bytes.states;
+    cost.device_buffers = bytes.buffers;
+    return cost;
+  }
   std::vector<std::int64_t> sizes;
   std::vector<bool> away;
   if (options.offload_param.offloads()) {
@@ -181,7 +220,8 @@ Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro
 
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options,
-                                            const Passes& passes, const Selected& selected) {
+                                            const Passes& passes, const Selected& selected,
+                                            int dp_rank) {
   const bool sharded = is_sharded(stage, plan), each_pass = stage >= 2;
   Calls calls;
   for (const Bucket& bucket : layout.buckets) {
@@ -220,13 +260,25 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   calls.add("pp", Operation::all_gather, Dtype::float64, plan.pp, partials, 1, "norm");
   if (norm_sharded)
     calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, partials, 1, "norm");
-  if (std::holds_alternative<Lamb>(options.rule)) {
+  if (std::holds_alternative<Adafactor>(options.rule)) {
+    const Factors means = factors(plan, layout);
+    const Dtype wide = collectives::gradient_dtype(plan.value_dtype);
+    calls.add("tp", Operation::all_reduce, wide, plan.tp, means.summed_over_tp, 1,
+              "means of rows and columns");
+    if (sharded)
+      calls.add("dp", Operation::all_reduce, wide, plan.dp, means.elements, 1,
+                "means of rows and columns");
+  }
+  if (std::holds_alternative<Lamb>(options.rule) ||
+      std::holds_alternative<Adafactor>(options.rule)) {
     const std::int64_t sums = parameter_sums(plan, layout, sharded).own;
     calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, sums, 1, "norms of parameters");
     if (sharded)
       calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, sums, 1,
                 "norms of parameters");
   }
+  if (const Muon* const muon = std::get_if<Muon>(&options.rule))
+    add_muon(calls, plan, layout, *muon, sharded, dp_rank);
   return calls.take();
 }
 

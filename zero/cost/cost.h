@@ -14,7 +14,11 @@
 //   stage 2    (d-1)/d Psi (m E_w + E_v)          reduced in every micro-batch
 //   stage 3    (d-1)/d Psi (m E_w + m u E_v)      persistent parameters: E_v once, not m u times
 // LAMB also gathers two doubles a parameter over tp and, if it is sharded, over dp. Without shards
-// it gathers two doubles over tp for each of the d shards.
+// it gathers two doubles over tp for each of the d shards. Muon gathers the directions of its
+// sharded matrices over dp, (d-1)/d Psi_m E_w. For each matrix that tp cuts and that a rank
+// orthogonalizes, it sums a square [n, n] over tp in each step of Newton-Schulz.
+// Adafactor gathers like LAMB, and all-reduces a mean for each row and column over dp, if it is
+// sharded, and over tp those that tp cuts.
 // With zero_hpz_partition_size h, stage 3 sends (Wang et al. 2023, arXiv:2306.10209, section 3.2)
 // only m of the m u gathers over dp, (d-1)/d Psi E_v each, and the others over h neighbours,
 // (h-1)/h Psi E_v each. Without reduce_scatters, stages 1 and 2 send 2 E_w for each E_w. With
@@ -71,11 +75,12 @@ using collectives::CollectiveCalls;
 // on the values.
 using Selected = std::vector<std::int64_t>;
 // Returns the collectives of one step that updates (is not skipped for an infinite norm), over
-// groups of more than one rank. Throws std::invalid_argument for an unknown stage.
+// groups of more than one rank. dp_rank: with Muon the calls over tp depend on the shards. Throws
+// std::invalid_argument for an unknown stage.
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options = {},
                                             const Passes& passes = {},
-                                            const Selected& selected = {});
+                                            const Selected& selected = {}, int dp_rank = 0);
 
 // Returns the name of the algorithm that the options ask for, or empty.
 std::string_view asked_algorithm(const CollectiveCalls& calls, const StepOptions& options);
@@ -94,7 +99,10 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 //               a bucket on the wire, if communication_data_type differs
 //   optimizer   states of the owned elements (optimizer.h)
 //   buffers     the decay mask and the norm's doubles, and the staging of allgather_bucket_size;
-//               with LAMB its sums and scratch (zero/stages/lamb.h) in place of the mask
+//               with LAMB its sums and scratch (zero/stages/lamb.h) in place of the mask; with
+//               Muon the mask of AdamW's elements, a bucket's directions, a matrix and its square
+//               twice (zero/matrices/muon.h); with Adafactor LAMB's sums, the means, two matrices
+//               (zero/matrices/adafactor.h)
 //   compression residuals, codes and sums of gradient_compression, in host memory of their own;
 //               selected: the largest of all steps
 // With an offloaded optimizer the device holds only the states and buffers of the elements that

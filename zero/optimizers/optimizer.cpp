@@ -19,10 +19,17 @@ const std::vector<std::pair<std::string, Rule>>& rules() {
   return all;
 }
 
+template <class... Rules>
+bool is_one_of(const Rule& rule) {
+  return (std::holds_alternative<Rules>(rule) || ...);
+}
+
 }  // namespace
 
 std::string_view name(const Rule& rule) {
   if (std::holds_alternative<Lamb>(rule)) return "lamb";
+  if (std::holds_alternative<Muon>(rule)) return "muon";
+  if (std::holds_alternative<Adafactor>(rule)) return "adafactor";
   for (const auto& [name, other] : rules())
     if (other.index() == rule.index()) return name;
   return "?";
@@ -40,13 +47,12 @@ Rule find_rule(std::string_view name) {
   throw std::invalid_argument(machine::unknown("optimizer", name, rule_names()));
 }
 
+// The rules that keep a state are listed, so a new rule does not keep it by accident.
 KeptStates kept_states(const Rule& rule, Dtype value) {
-  const bool sgd = std::holds_alternative<Sgd>(rule);
   return {.master = collectives::gradient_dtype(value) != value,
-          .first_moment = !sgd && !std::holds_alternative<RmsProp>(rule),
-          .second_moment = !sgd && !std::holds_alternative<Momentum>(rule) &&
-                           !std::holds_alternative<Lion>(rule),
-          .mask = !sgd && !std::holds_alternative<Lamb>(rule)};
+          .first_moment = is_one_of<AdamW, Adam, Momentum, Lion, Lamb, Muon>(rule),
+          .second_moment = is_one_of<AdamW, Adam, RmsProp, Lamb, Muon, Adafactor>(rule),
+          .mask = is_one_of<AdamW, Adam, Momentum, RmsProp, Lion, Muon>(rule)};
 }
 
 std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value) {
@@ -120,6 +126,10 @@ void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
         using Options = decltype(options);
         if constexpr (std::is_same_v<Options, Lamb>) {
           throw std::logic_error("LAMB updates whole parameters");
+        } else if constexpr (std::is_same_v<Options, Muon>) {
+          throw std::logic_error("Muon updates whole matrices");
+        } else if constexpr (std::is_same_v<Options, Adafactor>) {
+          throw std::logic_error("Adafactor updates whole parameters");
         } else if constexpr (std::is_same_v<Options, Sgd>) {
           kernels.sgd(gradient, gradient_scale, options.learning_rate, master, values);
         } else {

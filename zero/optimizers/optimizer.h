@@ -15,6 +15,10 @@
 //   Lion          2       4            8            8      (and the first moment)
 //   Adam, AdamW   3       8           12           16      (and both moments)
 //   LAMB          3       8           12           16      (and both moments)
+//   Muon          2       4            8            8      (and the momentum; of other parameters
+//                                                           the states of AdamW)
+//   Adafactor     1       0            4            0      (and a mean for each row and column; of
+//                                                           vectors the second moment)
 // In units of 16-bit weights the numbers are twice as large: 2, 4, 4, 4 and 6. The decay mask of
 // all rules except plain SGD and LAMB, one byte per element, is a buffer and is counted separately.
 //
@@ -32,6 +36,7 @@
 #include "machine/device/kernels.h"
 #include "machine/device/memory.h"
 #include "machine/device/tensor.h"
+#include "zero/optimizers/muon_scale.h"
 
 namespace zero {
 
@@ -51,16 +56,36 @@ struct Lamb {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   double min_coeff = 0.01, max_coeff = 10;
 };
-using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam, Lion, Lamb>;
+// It orthogonalizes whole matrices (matrices/muon.h), so an Optimizer rejects it. AdamW with beta1,
+// beta2 and epsilon updates all other parameters. Names are Megatron-LM's.
+struct Muon {
+  double learning_rate = 1e-3, momentum = 0.95;
+  bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  int num_ns_steps = 5;
+  NewtonSchulzType coefficients = NewtonSchulzType::quintic;
+  MuonScale scale = MuonScale::spectral;
+  double extra_scale_factor = 1;
 
-// The names are "sgd", "momentum", "rmsprop", "adam", "adamw", "lion" and "lamb".
+  AdamW adamw() const { return {learning_rate, beta1, beta2, epsilon, weight_decay}; }
+};
+// The means of rows and columns of whole matrices replace their second moments
+// (matrices/adafactor.h), so an Optimizer rejects it.
+struct Adafactor {
+  double learning_rate = 1e-3, decay_rate = 0.8, clip_threshold = 1, weight_decay = 0;
+};
+using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam, Lion, Lamb, Muon, Adafactor>;
+
+// The names are "sgd", "momentum", "rmsprop", "adam", "adamw", "lion", "lamb", "muon" and
+// "adafactor".
 std::string_view name(const Rule& rule);
-// The rules that update a flat range without its parameters: all but "lamb". find_rule returns the
-// rule with its default options.
+// The rules that update a flat range without its parameters: all but the last three. find_rule
+// returns the rule with its default options.
 std::vector<std::string> rule_names();
 Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest
 
-// The states kept in addition to values of a dtype; the mask is a buffer.
+// The states kept in addition to values of a dtype; the mask is a buffer. With Muon those of the
+// elements that AdamW updates, with Adafactor those of vectors.
 struct KeptStates {
   bool master = false, first_moment = false, second_moment = false, mask = true;
   int count() const { return int{master} + int{first_moment} + int{second_moment}; }

@@ -7,6 +7,8 @@
 #include "machine/base/error.h"
 #include "machine/base/reject.h"
 #include "machine/world/step_clock.h"
+#include "zero/matrices/adafactor.h"
+#include "zero/matrices/muon.h"
 #include "zero/stages/data_parallel.h"
 #include "zero/stages/lamb.h"
 #include "zero/stages/stage1.h"
@@ -68,6 +70,24 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
   }
   if (std::holds_alternative<Lamb>(context_.options.rule)) {
     optimizer_ = std::make_unique<LambOptimizer>(context_, owned);
+    return;
+  }
+  const Rule& rule = context_.options.rule;
+  if (std::holds_alternative<Muon>(rule) || std::holds_alternative<Adafactor>(rule)) {
+    const Communicators& groups = context_.communicators;
+    const MatrixContext context{context_.device(),
+                                context_.plan,
+                                layout(),
+                                groups.tp,
+                                groups.dp,
+                                groups.edp,
+                                context_.sharded,
+                                context_.options.all_gather,
+                                context_.options.all_reduce};
+    if (std::holds_alternative<Muon>(rule))
+      optimizer_ = std::make_unique<MuonOptimizer>(rule, context, owned);
+    else
+      optimizer_ = std::make_unique<AdafactorOptimizer>(rule, context, owned);
     return;
   }
   const StateOptions& where = context_.options.offload_optimizer;

@@ -7,6 +7,8 @@
 
 #include "machine/base/error.h"
 #include "machine/base/reject.h"
+#include "zero/matrices/adafactor.h"
+#include "zero/matrices/muon.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
 
@@ -53,6 +55,12 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
                     plan.ep);
   check_compression(stage, options, plan.dp, plan.gradient_dtype);
   check_lamb(options, plan.value_dtype, plan.gradient_dtype, plan.ep);
+  const MatrixLimits limits{
+      plan.value_dtype, plan.gradient_dtype, plan.ep,
+      options.offload_optimizer.device != OffloadDevice::none || options.offload_param.offloads(),
+      options.gradient_compression.algorithm};
+  check_muon(options.rule, limits);
+  check_adafactor(options.rule, limits);
   check(options.plus_plus, {.stage = stage,
                             .dp = plan.dp,
                             .ep = plan.ep,

@@ -57,10 +57,16 @@ struct Trained {
   Trained(machine::World& world, machine::Degrees degrees, int stage, Dtype dtype,
           const StepOptions& options)
       : model(world, degrees),
-        plan(gradient_plan(model.list(), dtype, model.grid, divisor)),
+        plan(plan_of(model, dtype, options)),
         states(world.device(), plan, model.list(), layout_of(plan, stage)) {
     model.set_values();
     step = make_step(stage, states, plan, model.communicators(), options);
+  }
+  static GradientPlan plan_of(RankModel& model, Dtype dtype, const StepOptions& options) {
+    const GradientPlan plan = gradient_plan(model.list(), dtype, model.grid, divisor);
+    const bool all = std::holds_alternative<Adafactor>(options.rule);
+    if (!all && !std::holds_alternative<Muon>(options.rule)) return plan;
+    return with_matrices(plan, testing::declare(model.stage(), plan.pp), all);
   }
   // One micro-batch, which uses all parameters at once.
   void backward(int seed, const std::function<void()>& then = {}, bool last = true) {
@@ -162,6 +168,37 @@ TEST(Step, LambMatchesTheWholeModelInDouble) {
     compare_with_reference({.tp = 2, .dp = 2}, 1, Dtype::float32, {.rule = limited});
 }
 
+const Muon muon{.learning_rate = 0.01,
+                .momentum = 0.9,
+                .weight_decay = 0.1,
+                .coefficients = NewtonSchulzType::simple,
+                .extra_scale_factor = 0.2};
+
+TEST(Step, MuonMatchesTheWholeModelInDouble) {
+  for (const machine::Degrees& degrees : grids)
+    for (int stage = 0; stage < num_stages; ++stage)
+      for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float64})
+        if (stage < 2 ? dtype != Dtype::float32 : dtype == Dtype::bfloat16)
+          compare_with_reference(degrees, stage, dtype, {.rule = muon, .clip_norm = 0.25});
+  Muon nesterov = muon;
+  nesterov.nesterov = true;
+  nesterov.num_ns_steps = 4;
+  compare_with_reference({.tp = 2, .dp = 2}, 1, Dtype::float64, {.rule = nesterov});
+}
+
+const Adafactor adafactor{.learning_rate = 0.01, .weight_decay = 0.1};
+
+TEST(Step, AdafactorMatchesTheWholeModelInDouble) {
+  for (const machine::Degrees& degrees : grids)
+    for (int stage = 0; stage < num_stages; ++stage)
+      for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float64})
+        if (stage < 2 ? dtype != Dtype::float32 : dtype == Dtype::bfloat16)
+          compare_with_reference(degrees, stage, dtype, {.rule = adafactor, .clip_norm = 0.25});
+  Adafactor clipped = adafactor;  // an update has a root of the mean square near 1
+  clipped.clip_threshold = 0.5;
+  compare_with_reference({.tp = 2, .dp = 2}, 1, Dtype::float32, {.rule = clipped});
+}
+
 TEST(Step, MatchesTheWholeModelInDouble) {
   const AdamW adamw{.learning_rate = 0.01, .weight_decay = 0.1};
   for (const machine::Degrees& degrees : grids) {
@@ -202,7 +239,7 @@ TEST(Step, StagesAgreeBitForBit) {
         if (degrees.dp > 2 && algorithm == std::string("ring")) continue;
         for (Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
           for (double clip : {infinity, 0.25}) {
-            for (const Rule& rule : {Rule(AdamW{}), Rule(Sgd{0.1}), Rule(lamb)}) {
+            for (const Rule& rule : {Rule(AdamW{}), Rule(Sgd{0.1}), Rule(lamb), Rule(muon)}) {
               const StepOptions options{rule, clip, algorithm, algorithm, algorithm};
               std::vector<std::uint64_t> bits;
               for (int stage = 0; stage < num_stages; ++stage) {
@@ -251,7 +288,8 @@ TEST(Step, LedgerMatchesTheFormula) {
     machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
       for (int stage = 0; stage < num_stages; ++stage) {
         for (Dtype dtype : machine::floating_dtypes) {
-          for (const Rule& rule : {Rule(AdamW{}), Rule(Sgd{}), Rule(lamb)}) {
+          for (const Rule& rule :
+               {Rule(AdamW{}), Rule(Sgd{}), Rule(lamb), Rule(muon), Rule(adafactor)}) {
             SCOPED_TRACE(describe(degrees, stage, dtype));
             machine::Ledger& ledger = world.device().ledger();
             std::map<Category, std::size_t> before;
@@ -298,7 +336,9 @@ TEST(Step, TrafficMatchesTheFormula) {
         for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float64}) {
           for (const std::string algorithm : {"ring", "direct", ""}) {
             SCOPED_TRACE(describe(degrees, stage, dtype) + " " + algorithm);
-            const Rule rule = dtype == Dtype::bfloat16 ? Rule(lamb) : Rule(AdamW{});
+            const Rule rule = dtype == Dtype::bfloat16  ? Rule(lamb)
+                              : dtype == Dtype::float32 ? Rule(muon)
+                                                        : Rule(adafactor);
             const StepOptions options{rule, 1.0, algorithm, algorithm, algorithm};
             Trained trained(world, degrees, stage, dtype, options);
             const Communicators groups = trained.model.communicators();
@@ -324,9 +364,9 @@ TEST(Step, TrafficMatchesTheFormula) {
             const testing::SentElements sent =
                 algorithm.empty() ? testing::as_run(options)
                                   : testing::SentElements(testing::bandwidth_optimal);
-            for (const testing::TrafficRow& row :
-                 testing::expected_traffic(stage, trained.plan, trained.states.layout(), sent,
-                                           options, trained.usage())) {
+            for (const testing::TrafficRow& row : testing::expected_traffic(
+                     stage, trained.plan, trained.states.layout(), sent, options, trained.usage(),
+                     trained.model.grid.coordinate(machine::Axis::dp))) {
               expected[{row.group, row.label}] = row.bytes_sent;
             }
             EXPECT_EQ(measured, expected);
@@ -404,6 +444,19 @@ TEST(Step, RejectsInvalidOptionsAndCalls) {
                  std::invalid_argument);
     EXPECT_THROW(make_lamb({.min_coeff = 0}, OffloadDevice::none), std::invalid_argument);
     EXPECT_THROW(make_lamb({}, OffloadDevice::cpu), std::invalid_argument);
+    const auto make_with = [&](const Rule& rule, StepOptions options) {
+      options.rule = rule;
+      return make_step(0, trained.states, trained.plan, groups, std::move(options));
+    };
+    const StepOptions offloaded{.offload_optimizer = {.device = OffloadDevice::cpu}};
+    for (const Rule& rule :
+         {Rule(Muon{.momentum = 1}), Rule(Muon{.num_ns_steps = 0}),
+          Rule(Adafactor{.decay_rate = 0}), Rule(Adafactor{.clip_threshold = 0})})
+      EXPECT_THROW(make_with(rule, {}), std::invalid_argument);
+    for (const Rule& rule : {Rule(muon), Rule(adafactor)})
+      EXPECT_THROW(make_with(rule, offloaded), std::invalid_argument);
+    EXPECT_THROW(make_with(muon, {.gradient_compression = {.algorithm = "one_bit"}}),
+                 std::invalid_argument);
     EXPECT_THROW(trained.step->update(), std::logic_error);
     trained.step->reduce();
     EXPECT_THROW(trained.step->reduce(), std::logic_error);

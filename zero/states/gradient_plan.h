@@ -31,6 +31,17 @@ enum class Over : unsigned char {
 inline constexpr Over all_overs[] = {Over::embedding, Over::tp, Over::dp, Over::edp};
 std::string_view name(Over over);
 
+// What of a parameter Muon orthogonalizes (zero/matrices/muon.h) or Adafactor factors (adafactor.h).
+struct MatrixRow {
+  enum class Cut : unsigned char { nothing, rows, columns };  // what tp shards
+  std::int64_t columns = 0;                                   // of this rank's shard; 0: neither
+  Cut cut = Cut::nothing;
+  // Rows of a period that belong to different matrices: the queries, keys and values of a group of
+  // heads. Empty: all rows are one matrix.
+  std::vector<std::int64_t> parts = {};
+  bool operator==(const MatrixRow&) const = default;
+};
+
 struct GradientRow {
   std::string parameter;
   std::int64_t elements = 0;  // of the local shard
@@ -40,6 +51,8 @@ struct GradientRow {
   bool weight_decay = true;
   bool frozen = false;  // not trained: no gradient, no state of the optimizer
   bool expert = false;  // held by the ranks of edp, not by all of dp
+  MatrixRow matrix = {};
+  bool is_matrix() const { return matrix.columns > 0 && !frozen; }
   bool operator==(const GradientRow&) const = default;
 };
 

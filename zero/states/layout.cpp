@@ -66,7 +66,8 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
     int part = 0, chunk = 0, closed_at = 0;
     bool tied = false;
   };
-  std::map<std::tuple<bool, bool, bool>, Open> open;  // by frozen, persistent and expert
+  // By frozen, persistent, expert and matrix.
+  std::map<std::tuple<bool, bool, bool, bool>, Open> open;
   std::vector<Open> closed;
   const std::vector<bool> persistent_row = persistent_rows(plan, options);
   int position = 0;
@@ -77,7 +78,7 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
     const int part = by_parts ? options.parts[at] : 0;
     const int chunk = options.chunks.empty() ? 0 : options.chunks[at];
     const bool persistent = persistent_row[at];
-    Open& current = open[{row.frozen, persistent, row.expert}];
+    Open& current = open[{row.frozen, persistent, row.expert, row.is_matrix()}];
     const bool leaves_part =
         (!persistent && part != current.part) || chunk != current.chunk || tied != current.tied;
     const bool full =
@@ -88,6 +89,7 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
     }
     current.bucket.frozen = row.frozen;
     current.bucket.persistent = persistent;
+    current.bucket.matrices = row.is_matrix();
     current.bucket.over = row.expert ? Over::edp : Over::dp;
     current.bucket.shards = plan.size(current.bucket.over);
     current.bucket.rows.push_back(index);

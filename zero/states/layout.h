@@ -8,8 +8,9 @@
 // elements; a larger parameter has its own bucket (DeepSpeed's reduce_bucket_size). If parts are
 // given, no bucket holds parameters of two parts, so that a part can be gathered separately (stage
 // 3), and none holds tied and other parameters, so that both stages shard the tied ones alike.
-// Small parameters (persistence_threshold) have separate buckets; so do experts, and frozen ones,
-// which come last. Buckets are in the order in which they become complete.
+// Small parameters (persistence_threshold) have separate buckets; so do experts, matrices of Muon
+// and Adafactor, and frozen ones, which come last. Buckets are in the order in which they become
+// complete.
 //
 // Inside a bucket, parameters with the same extra reductions (embedding, tp) and the same number of
 // replicas form a segment: one all-reduce sums a whole segment, one kernel adds up its squares.
@@ -52,6 +53,7 @@ struct Bucket {
   std::size_t segments_begin = 0, segments_end = 0;  // of Layout::segments; empty if frozen
   bool persistent = false;                           // stage 3 does not shard its values
   bool frozen = false;
+  bool matrices = false;          // Muon or Adafactor updates them as such
   Over over = Over::dp;           // or edp: the ranks that hold and reduce it
   int shards = 1;                 // the number of these ranks
   std::int64_t shards_begin = 0;  // of this bucket in a buffer of one rank's shards

@@ -49,9 +49,10 @@ inline std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& p
                                                 const Layout& layout,
                                                 const SentElements& sent = bandwidth_optimal,
                                                 const StepOptions& options = {},
-                                                const Usage& usage = {}) {
+                                                const Usage& usage = {}, int dp_rank = 0) {
   std::vector<TrafficRow> rows;
-  for (const CollectiveCalls& calls : expected_calls(stage, plan, layout, options, usage)) {
+  for (const CollectiveCalls& calls :
+       expected_calls(stage, plan, layout, options, usage, {}, dp_rank)) {
     const std::int64_t elements = sent(calls.operation, calls.dtype, calls.ranks, calls.count());
     const auto bytes =
         static_cast<std::uint64_t>(calls.calls * elements) * machine::size_of(calls.dtype);

@@ -15,6 +15,7 @@
 #include "machine/device/random.h"
 #include "machine/world/world.h"
 #include "zero/stages/step.h"
+#include "zero/testing/plain_newton_schulz.h"
 
 namespace zero::testing {
 
@@ -44,6 +45,28 @@ inline std::vector<Declared> declare(int stage, int stages) {
   all.push_back({prefix + "down", {7, 12}, {Spread::sharded, 1}, true});
   all.push_back({prefix + "bias", {7}, {Spread::replicated}, false});
   return all;
+}
+
+// What Muon orthogonalizes: "up", whose rows are of two matrices in turn, and "down".
+inline bool is_matrix(const Declared& declared) {
+  return declared.name.ends_with(".up") || declared.name.ends_with(".down");
+}
+inline std::vector<std::int64_t> parts_of(const Declared& declared) {
+  return declared.name.ends_with(".up") ? std::vector<std::int64_t>{1, 1}
+                                        : std::vector<std::int64_t>{declared.shape[0]};
+}
+// Sets what of the plan's rows Muon orthogonalizes; all: the matrices of Adafactor.
+inline GradientPlan with_matrices(GradientPlan plan, const std::vector<Declared>& declared,
+                                  bool all = false) {
+  for (std::size_t i = 0; i < declared.size(); ++i) {
+    if (all ? declared[i].shape.rank() < 2 : !is_matrix(declared[i])) continue;
+    const bool columns = declared[i].placement.dim == 1;
+    MatrixRow& matrix = plan.rows[i].matrix;
+    matrix.columns = declared[i].shape[1] / (columns ? plan.tp : 1);
+    matrix.cut = columns ? MatrixRow::Cut::columns : MatrixRow::Cut::rows;
+    if (!columns && !all) matrix.parts = {1, 1};
+  }
+  return plan;
 }
 
 inline std::uint64_t key(const std::string& name, int salt) {
@@ -215,6 +238,14 @@ class Reference {
         update_whole(*lamb, step_number, scale, state);
         continue;
       }
+      if (const auto* adafactor = std::get_if<Adafactor>(&rule)) {
+        update_factored(*adafactor, step_number, scale, state);
+        continue;
+      }
+      if (const auto* muon = std::get_if<Muon>(&rule); muon && is_matrix(state.declared)) {
+        update_matrix(*muon, scale, state);
+        continue;
+      }
       for (std::size_t i = 0; i < state.master.size(); ++i) {
         const Bounded g = state.gradient[i] * scale;
         Bounded& master = state.master[i];
@@ -222,7 +253,8 @@ class Reference {
           master = master - constant(sgd->learning_rate) * g;
           continue;
         }
-        const AdamW& o = std::get<AdamW>(rule);
+        const auto* const muon = std::get_if<Muon>(&rule);
+        const AdamW o = muon ? muon->adamw() : std::get<AdamW>(rule);
         Bounded &m = state.first[i], &v = state.second[i];
         m = constant(o.beta1) * m + constant(1 - o.beta1) * g;
         v = constant(o.beta2) * v + constant(1 - o.beta2) * (g * g);
@@ -270,6 +302,98 @@ class Reference {
     for (std::size_t i = 0; i < update.size(); ++i)
       state.master[i] = state.master[i] - constant(o.learning_rate) * ratio * update[i];
   }
+  // Adafactor. The mean of averaged squares is the average of their means.
+  void update_factored(const Adafactor& o, int step_number, Bounded scale, State& state) const {
+    const machine::Shape& shape = state.declared.shape;
+    const auto columns = static_cast<std::size_t>(shape.rank() < 2 ? 1 : shape[1]);
+    const std::size_t rows = state.master.size() / columns;
+    const double decay = 1 - std::pow(step_number, -o.decay_rate);
+    std::vector<Bounded> gradient, of_rows(rows), of_columns(columns);
+    Bounded all;
+    // In any order, a sum of n positive terms has a relative error of n roundoffs.
+    const auto mean_of = [&](Bounded sum, std::size_t n) {
+      const auto count = static_cast<double>(n);
+      return Bounded{sum.value / count,
+                     sum.error / count + sum.value / count * (count + 4) * roundoff_, roundoff_};
+    };
+    const auto add = [](Bounded& sum, Bounded term) {
+      sum.value += term.value;
+      sum.error += term.error;
+    };
+    for (std::size_t i = 0; i < state.master.size(); ++i) {
+      const Bounded g = state.gradient[i] * scale;
+      gradient.push_back(g);
+      Bounded& v = state.second[i];
+      v = constant(decay) * v + constant(1 - decay) * (g * g);
+      add(of_rows[i / columns], v);
+      add(of_columns[i % columns], v);
+      add(all, v);
+    }
+    std::vector<Bounded> update;
+    double squares = 0, errors = 0;
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      const Bounded second = shape.rank() < 2 ? state.second[i]
+                                              : mean_of(of_rows[i / columns], columns) *
+                                                    mean_of(of_columns[i % columns], rows) /
+                                                    mean_of(all, gradient.size());
+      update.push_back(gradient[i] / (sqrt(second) + constant(1e-15)));
+      squares += update.back().value * update.back().value;
+      errors += update.back().error * update.back().error;
+    }
+    const auto count = static_cast<double>(update.size());
+    const double rms = std::sqrt(squares / count) / o.clip_threshold;
+    const Bounded clip{std::max(1.0, rms), std::sqrt(errors / count) / o.clip_threshold, roundoff_};
+    for (std::size_t i = 0; i < update.size(); ++i) {
+      Bounded& master = state.master[i];
+      if (state.declared.decay) master = constant(1 - o.learning_rate * o.weight_decay) * master;
+      master = master - constant(o.learning_rate) / clip.rounded() * update[i];
+    }
+  }
+
+  // Muon: the step of a matrix. The rounding of a sum's order is that of the iteration.
+  void update_matrix(const Muon& o, Bounded scale, State& state) const {
+    const auto rows = static_cast<std::size_t>(state.declared.shape[0]),
+               columns = static_cast<std::size_t>(state.declared.shape[1]);
+    std::vector<Bounded> direction;
+    for (std::size_t i = 0; i < state.master.size(); ++i) {
+      const Bounded g = constant(1 - o.momentum) * (state.gradient[i] * scale);
+      Bounded& m = state.first[i];
+      m = constant(o.momentum) * m + g;
+      direction.push_back(o.nesterov ? constant(o.momentum) * m + g : m);
+    }
+    // The queries, keys and values of the periods.
+    std::size_t first = 0;
+    const std::vector<std::int64_t> parts = parts_of(state.declared);
+    std::size_t period = 0;
+    for (const std::int64_t part : parts) period += static_cast<std::size_t>(part);
+    for (const std::int64_t part : parts) {
+      std::vector<std::size_t> elements;
+      for (std::size_t row = 0; row < rows; ++row)
+        for (std::size_t j = 0; j < columns; ++j)
+          if (row % period >= first && row % period < first + static_cast<std::size_t>(part))
+            elements.push_back(row * columns + j);
+      PlainMatrix x{elements.size() / columns, columns, {}};
+      double errors = 0;
+      for (const std::size_t at : elements) {
+        x.at.push_back(direction[at].value);
+        errors += direction[at].error * direction[at].error;
+      }
+      const std::vector<PlainQuintic> steps = jordans(o.num_ns_steps);
+      const double error =
+          orthogonalized_error(x, steps, std::sqrt(errors) / testing::norm(x), roundoff_);
+      const double factor =
+          o.extra_scale_factor * std::sqrt(static_cast<double>(std::max(x.rows, x.columns)));
+      const PlainMatrix result = orthogonalized(x, steps);
+      for (std::size_t i = 0; i < elements.size(); ++i) {
+        Bounded& master = state.master[elements[i]];
+        if (state.declared.decay) master = constant(1 - o.learning_rate * o.weight_decay) * master;
+        const Bounded change{factor * result.at[i], factor * error, roundoff_};
+        master = master - constant(o.learning_rate) * change.rounded();
+      }
+      first += static_cast<std::size_t>(part);
+    }
+  }
+
   Bounded norm_of(const std::vector<Bounded>& values) const {
     double squares = 0, errors = 0;
     for (const Bounded& value : values) {

@@ -21,7 +21,7 @@ std::string expert(const std::string& name, std::int64_t i) {
 void Training::declare_experts(const std::string& name, double weight, double residual) {
   const MoeSizes& z = model_.mixture;
   const std::int64_t hidden = model_.hidden;
-  declare(name + ".router.weight", z.experts * hidden, 0, weight, true);
+  declare_matrix(name + ".router.weight", z.experts, hidden, weight);
   const auto perceptron = [&](const std::string& of, std::int64_t ffn) {
     declare_linear(of + ".fc1", (model_.swiglu ? 2 : 1) * ffn, hidden, weight);
     declare_linear(of + ".fc2", hidden, ffn, residual);

@@ -94,18 +94,21 @@ Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
   constexpr double weight = 0.02;
   const double residual = weight / std::sqrt(2.0 * model.layers);
   const std::int64_t hidden = model.hidden;
-  declare("embedding.token.weight", model.table_rows * hidden, 0, weight, true);
+  declare_matrix("embedding.token.weight", model.table_rows, hidden, weight, false);
   if (model.has_positions())
-    declare("embedding.position.weight", model.sequence * hidden, 0, weight, true);
+    declare_matrix("embedding.position.weight", model.sequence, hidden, weight, false);
   if (model.encoder_decoder)
     for (const char* stack : {"encoder", "decoder"})
-      declare("embedding." + std::string(stack) + "_bias.weight", model.heads * Model::buckets, 0,
-              weight, true);
-  if (model.encoder) declare("embedding.type.weight", 2 * hidden, 0, weight, true);
+      declare_matrix("embedding." + std::string(stack) + "_bias.weight", model.heads,
+                     Model::buckets, weight, false);
+  if (model.encoder) declare_matrix("embedding.type.weight", 2, hidden, weight, false);
   for (int i = 0; i < model.layers; ++i) {
     const std::string block = "blocks." + std::to_string(i);
     declare_norm(block + ".norm1");
     declare_linear(block + ".attention.qkv", model.qkv(), hidden, weight);
+    if (rule.muon.splits_qkv)
+      parameters_[block + ".attention.qkv.weight"].parts = {
+          model.heads / model.groups * model.head(), model.head(), model.head()};
     declare_linear(block + ".attention.projection", hidden, hidden, residual);
     if (model.crosses(i)) {
       declare_norm(block + ".cross_norm");
@@ -124,12 +127,12 @@ Training::Training(const Model& model, const Rule& rule, std::uint64_t seed)
   }
   declare_norm("head.norm");
   if (model.encoder) {
-    declare("head.transform.weight", hidden * hidden, 0, weight, true);
+    declare_matrix("head.transform.weight", hidden, hidden, weight);
     declare("head.transform.bias", hidden, 0, 0.1, false);
     declare_norm("head.transform.norm");
     declare("head.output.bias", model.table_rows, 0, 0.1, false);
   }
-  if (!model.tied) declare("head.output.weight", model.table_rows * hidden, 0, weight, true);
+  if (!model.tied) declare_matrix("head.output.weight", model.table_rows, hidden, weight, false);
 }
 
 Parameter& Training::declare(const std::string& name, std::int64_t size, double mean, double stddev,
@@ -153,7 +156,7 @@ void Training::declare_norm(const std::string& name) {
 
 void Training::declare_linear(const std::string& name, std::int64_t out, std::int64_t in,
                               double stddev) {
-  declare(name + ".weight", out * in, 0, stddev, true);
+  declare_matrix(name + ".weight", out, in, stddev);
   if (model_.biases) declare(name + ".bias", out, 0, 0.1, false);
 }
 

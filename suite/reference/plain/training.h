@@ -17,8 +17,9 @@
 //   clipping    of the 2-norm of all gradients, each parameter once
 //   update      Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019,
 //               arXiv:1711.05101), Lion (Chen et al. 2023, arXiv:2302.06675), LAMB (You et al.
-//               2019, arXiv:1904.00962), RMSProp, SGD with momentum; weights decay, biases and
-//               gains do not
+//               2019, arXiv:1904.00962), Muon (Jordan et al. 2024) with AdamW of what is not a
+//               matrix, Adafactor (Shazeer and Stern 2018, arXiv:1804.04235), RMSProp, SGD with
+//               momentum; weights decay, biases and gains do not
 
 #include <cstdint>
 #include <map>
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "suite/reference/moe_reference.h"
+#include "suite/reference/plain/muon.h"
 
 namespace suite::plain {
 
@@ -55,12 +57,14 @@ struct Model {
 };
 
 struct Rule {
-  enum class Kind : unsigned char { sgd, rmsprop, adam, adamw, lion, lamb };
+  enum class Kind : unsigned char { sgd, rmsprop, adam, adamw, lion, lamb, muon, adafactor };
   Kind kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
-  double momentum = 0, smoothing = 0.99;          // of SGD and of RMSProp
+  double momentum = 0, smoothing = 0.99;          // of SGD and Muon, and of RMSProp
   double least_ratio = 0.01, largest_ratio = 10;  // of LAMB's norms of a parameter and its update
-  double largest_norm = 0;                        // of the gradient; 0: not clipped
+  Muon muon = {};
+  double decay_rate = 0.8, largest_update = 1;  // of Adafactor
+  double largest_norm = 0;                      // of the gradient; 0: not clipped
 };
 
 // A router's decisions for a micro-batch: moe_reference.h.
@@ -84,6 +88,10 @@ struct Parameter {
   std::vector<double> value, gradient;  // gradient: of the sum of the losses
   bool decays = false, frozen = false;  // frozen: neither in the norm nor updated
   std::vector<double> first_moment, second_moment;
+  std::int64_t columns = 0;  // of a matrix
+  bool hidden = false;       // Muon orthogonalizes it
+  // Rows of a group that belong to its queries, its key and its value.
+  std::vector<std::int64_t> parts{};
 };
 
 // The inputs and results of attention for one sequence. The columns of qkv are, for each group, its
@@ -141,6 +149,13 @@ class Training {
 
   Parameter& declare(const std::string& name, std::int64_t size, double mean, double stddev,
                      bool decays);
+  // hidden: neither an embedding nor the output layer.
+  void declare_matrix(const std::string& name, std::int64_t out, std::int64_t in, double stddev,
+                      bool hidden = true) {
+    Parameter& parameter = declare(name, out * in, 0, stddev, true);
+    parameter.columns = in;
+    parameter.hidden = hidden;
+  }
   void declare_norm(const std::string& name);
   void declare_linear(const std::string& name, std::int64_t out, std::int64_t in, double stddev);
 
@@ -198,6 +213,8 @@ class Training {
                                   const Sums* sums) const {
     return sums ? sums->at(name) : parameter.gradient;
   }
+  void adafactor_step(double factor, double learning_rate, const std::vector<double>& gradient,
+                      Parameter& parameter) const;
   void update(double factor, double learning_rate, const Sums* sums);
 
   Model model_;

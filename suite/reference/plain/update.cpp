@@ -7,14 +7,61 @@
 
 namespace suite::plain {
 
+// The means of averaged squares are the averages of their means, so averages of all squares stay
+// here.
+void Training::adafactor_step(double factor, double learning_rate,
+                              const std::vector<double>& gradient, Parameter& parameter) const {
+  const bool vector = parameter.columns == 0;
+  const std::size_t columns = vector ? 1 : static_cast<std::size_t>(parameter.columns),
+                    rows = gradient.size() / columns;
+  const double kept = 1 - std::pow(static_cast<double>(updates_), -rule_.decay_rate);
+  std::vector<double> of_rows(rows), of_columns(columns), update(gradient.size());
+  double all = 0;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double g = factor * gradient[i];
+    double& average = parameter.second_moment[i];
+    average = kept * average + (1 - kept) * g * g;
+    of_rows[i / columns] += average / static_cast<double>(columns);
+    of_columns[i % columns] += average / static_cast<double>(rows);
+    all += average / static_cast<double>(gradient.size());
+  }
+  double squares = 0;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double second = vector    ? parameter.second_moment[i]
+                          : all > 0 ? of_rows[i / columns] * of_columns[i % columns] / all
+                                    : 0;
+    update[i] = factor * gradient[i] / (std::sqrt(second) + 1e-15);
+    squares += update[i] * update[i];
+  }
+  const double root = std::sqrt(squares / static_cast<double>(gradient.size()));
+  const double rate = learning_rate / std::max(1.0, root / rule_.largest_update);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    double& value = parameter.value[i];
+    value -= rate * update[i] + (parameter.decays ? learning_rate * rule_.decay * value : 0);
+  }
+}
+
 void Training::update(double factor, double learning_rate, const Sums* sums) {
   ++updates_;
   const auto step = static_cast<double>(updates_);
   using enum Rule::Kind;
+  const Rule::Kind kind = rule_.kind == muon ? adamw : rule_.kind;
   for (auto& [name, parameter] : parameters_) {
     if (parameter.frozen) continue;
     const double decay = parameter.decays ? rule_.decay : 0;
     const std::vector<double>& gradient = used(name, parameter, sums);
+    if (rule_.kind == adafactor) {
+      adafactor_step(factor, learning_rate, gradient, parameter);
+      continue;
+    }
+    if (rule_.kind == muon && parameter.hidden) {
+      std::vector<double> scaled = gradient;
+      for (double& value : scaled) value *= factor;
+      muon_step(rule_.muon, rule_.momentum, learning_rate, decay,
+                {parameter.columns, parameter.parts}, scaled, parameter.first_moment,
+                parameter.value);
+      continue;
+    }
     std::vector<double> changes;  // of LAMB, which first needs their norm
     double squares = 0, squares_of_changes = 0;
     for (std::size_t i = 0; i < parameter.value.size(); ++i) {
@@ -22,14 +69,14 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
       double& first = parameter.first_moment[i];
       double& second = parameter.second_moment[i];
       double g = factor * gradient[i];
-      if (rule_.kind != adamw && rule_.kind != lion && rule_.kind != lamb) g += decay * value;
+      if (kind != adamw && kind != lion && kind != lamb) g += decay * value;
       double change = g;
-      if (rule_.kind == sgd) {
+      if (kind == sgd) {
         change = first = rule_.momentum * first + g;
-      } else if (rule_.kind == rmsprop) {
+      } else if (kind == rmsprop) {
         second = rule_.smoothing * second + (1 - rule_.smoothing) * g * g;
         change = g / (std::sqrt(second) + rule_.epsilon);
-      } else if (rule_.kind == lion) {
+      } else if (kind == lion) {
         const double moved = rule_.beta1 * first + (1 - rule_.beta1) * g;
         change = (moved == 0 ? 0 : std::copysign(1.0, moved)) + decay * value;
         first = rule_.beta2 * first + (1 - rule_.beta2) * g;
@@ -38,9 +85,9 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
         second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
         change = first / (1 - std::pow(rule_.beta1, step)) /
                  (std::sqrt(second / (1 - std::pow(rule_.beta2, step))) + rule_.epsilon);
-        if (rule_.kind == adamw || rule_.kind == lamb) change += decay * value;
+        if (kind == adamw || kind == lamb) change += decay * value;
       }
-      if (rule_.kind == lamb) {
+      if (kind == lamb) {
         squares += value * value;
         squares_of_changes += change * change;
         changes.push_back(change);

@@ -47,12 +47,12 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   add(full, "shards", {vary("transport", {"mpi"}), vary("zero-stage", {"2", "3"})}, tp_and_dp);
   add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
   // Covers tokens that do not count, and SGD: each on all grids, and both in every ZeRO stage.
-  for (const auto& [uneven, optimizer] :
-       {std::pair("on", "adamw"), {"off", "sgd"}, {"off", "lion"}, {"on", "lamb"}})
+  const std::vector<std::string> with_uneven{"adafactor", "adamw", "lamb", "muon"};
+  for (const auto& [uneven, of] : {std::pair("on", with_uneven), {"off", {"sgd", "lion"}}})
     for (const auto& [pp, stage] : {std::pair(std::vector{1}, "2"), {std::vector{2, 4}, "1"}})
       for (const auto& [tp, rows] : {std::pair(std::vector{1}, "off"), {std::vector{2, 4}, "on"}})
         add(full, "uneven",
-            {floats, vary("uneven-tokens", {uneven}), vary("optimizer", {optimizer}),
+            {floats, vary("uneven-tokens", {uneven}), vary("optimizer", of),
              vary("zero-stage", {stage}), vary("sequence-parallel", {rows})},
             grids({1, 2, 3, 4, 8}, tp, pp, {1, 2, 3, 4, 8}));
   const Variations uneven_sgd{vary("uneven-tokens", {"on"}), vary("optimizer", {"sgd"})};
@@ -147,12 +147,13 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
       {tiny, in_bfloat16, vary("schedule", {"gpipe"}), vary("zero-stage", {"0"}),
        vary("global-batch-size", {"9"})},
       grids({6}, {1}, {2}, {3}));
-  // Covers LAMB's norms over tp and dp, and of a table that two stages hold.
-  for (const auto& [rule, stage, grid] : {std::tuple("lion", "1", tp_and_dp),
-                                          {"lamb", "1", three},
-                                          {"lamb", "3", grids({3}, {1}, {1}, {3})}})
-    add(edges, "optimizers",
-        pairs + grid + Variations{vary("optimizer", {rule}), vary("zero-stage", {stage})});
+  // Covers norms and matrices over tp and dp, and a table that two stages hold.
+  const auto of_all = vary("optimizer", {"adafactor", "lamb", "muon"});
+  const Variations one_sum = pairs + Variations{vary("zero-stage", {"1"})};
+  add(edges, "optimizers", one_sum + tp_and_dp + Variations{vary("optimizer", {"lion"})});
+  add(edges, "optimizers", one_sum + three + Variations{of_all});
+  add(edges, "optimizers",
+      pairs + grids({3}, {1}, {1}, {3}) + Variations{of_all, vary("zero-stage", {"3"})});
   // Covers all algorithms of attention over cp, gradients reduced at dp 1, ZeRO over dp x cp.
   const Variations hidden_dropout{tiny, batch, vary("model-args", {"--hidden-dropout 0.1"})};
   add(edges, "contexts",
