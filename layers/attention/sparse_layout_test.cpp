@@ -88,6 +88,9 @@ TEST(SparseLayout, DrawsDistinctRandomBlocksOfASeed) {
     }
   EXPECT_FALSE(std::equal(layout.present.begin(), layout.present.begin() + 256,
                           layout.present.begin() + 256));
+  pattern.num_random_blocks = 16;  // all are drawn, if none is drawn twice
+  EXPECT_EQ(sparse_layout(pattern, 2, 16).density(), 1.0);
+  pattern.num_random_blocks = 3;
   pattern.seed = 2;
   EXPECT_NE(layout.present, sparse_layout(pattern, 2, 16).present);
 }
