@@ -10,9 +10,16 @@
 //
 //   const SparseLayout layout = sparse_layout({.mode = SparseMode::fixed}, heads, sequence / 16);
 //
-// A unidirectional layout has no block above the diagonal. DeepSpeed keeps some there (fixed with
-// more than one global block, random blocks of variable). Random blocks are keyed by seed, head and
-// row, so all ranks agree. Source: deepspeed/ops/sparse_attention/sparsity_config.py.
+// Differences from DeepSpeed:
+// - A unidirectional layout has no block above the diagonal. DeepSpeed keeps some there (fixed with
+//   more than one global block, random blocks of variable).
+// - Random blocks are keyed by seed, head and row, so all ranks agree. Rows with fewer blocks than
+//   random ones draw all of them. DeepSpeed draws without a seed and rejects such rows.
+// - Windows may be longer than the sequence.
+// - Defaults do not depend on the mode. In DeepSpeed, bigbird has num_random_blocks 1 and
+//   local_sliding_window is unidirectional.
+//
+// Source: deepspeed/ops/sparse_attention/sparsity_config.py.
 
 #include <cstdint>
 #include <vector>
