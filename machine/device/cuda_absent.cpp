@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "machine/base/error.h"
+#include "machine/device/cuda/sparse_attention.h"
 #include "machine/device/device.h"
 
 namespace machine::cuda {
@@ -21,6 +22,10 @@ std::unique_ptr<Device> make_device(int index) {
       "CUDA device {} does not exist: this build has no CUDA (0 devices); configure with the "
       "preset cuda, or use --device host",
       index));
+}
+
+std::unique_ptr<kernel::SparseKernels> make_sparse_kernels(Device&, const kernel::BlockLists&) {
+  throw MachineError("this build has no CUDA device");
 }
 
 }  // namespace machine::cuda
