@@ -44,6 +44,12 @@ struct SparsePattern {
   std::uint64_t seed = 1;
 };
 
+// The core attention of a layer with a layout, in place of the blockwise kernel.
+struct SparseOptions {
+  SparsePattern pattern{};
+  int block = 16;  // tokens; a multiple of 16 that divides the sequence
+};
+
 struct SparseLayout {
   int heads = 0, blocks = 0;
   std::vector<std::uint8_t> present;  // [heads, blocks of queries, blocks of keys]
