@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "machine/base/names.h"
 #include "machine/base/reject.h"
 #include "machine/device/random.h"
 
@@ -141,6 +142,18 @@ class Head {
 };
 
 }  // namespace
+
+std::string_view name(SparseMode mode) {
+  constexpr std::string_view names[] = {"dense",   "fixed",        "variable",
+                                        "bigbird", "bslongformer", "local_sliding_window"};
+  return names[static_cast<std::size_t>(mode)];
+}
+
+SparseMode sparse_mode(std::string_view text) {
+  using enum SparseMode;
+  return machine::named("mode of sparse attention", text,
+                        {dense, fixed, variable, bigbird, bslongformer, local_sliding_window});
+}
 
 double SparseLayout::density() const {
   return static_cast<double>(std::count(present.begin(), present.end(), 1)) /

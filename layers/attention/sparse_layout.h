@@ -22,11 +22,14 @@
 // Source: deepspeed/ops/sparse_attention/sparsity_config.py.
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace layers {
 
 enum class SparseMode { dense, fixed, variable, bigbird, bslongformer, local_sliding_window };
+std::string_view name(SparseMode mode);         // DeepSpeed's
+SparseMode sparse_mode(std::string_view text);  // throws std::invalid_argument
 
 struct SparsePattern {
   SparseMode mode = SparseMode::fixed;
