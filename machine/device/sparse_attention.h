@@ -36,8 +36,9 @@ struct BlockMask {
 
 class SparseAttention {
  public:
-  // Copies the mask as lists of present blocks: 4 bytes per block in host memory. On a CUDA device
-  // they are buffers of bytes(). Throws std::logic_error for a mask that does not fit its sizes.
+  // Copies the mask as lists of present blocks. On a CUDA device the lists are scratch of the
+  // kernels, which no ledger counts. Throws std::logic_error for a mask that does not fit its
+  // sizes.
   SparseAttention(Device& device, const BlockMask& mask);
   ~SparseAttention();
   SparseAttention(const SparseAttention&) = delete;

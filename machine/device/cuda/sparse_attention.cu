@@ -20,11 +20,12 @@ class SparseKernels final : public kernel::SparseKernels {
     SHARDMARK_CUDA(device_,
                    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
     most_shared_ = most;
-    const auto upload = [&](const std::vector<std::int32_t>& values) -> const std::int32_t* {
+    const auto upload = [&](const std::vector<std::int32_t>& values) {
       const std::size_t bytes = values.size() * sizeof(std::int32_t);
-      memory_.push_back(device.allocate(bytes, Category::buffers));
-      device.stream().copy(memory_.back().data(), values.data(), bytes);
-      return static_cast<const std::int32_t*>(memory_.back().data());
+      lists_.push_back(std::make_unique<Scratch>(Queue{device, device_, stream_}));
+      void* const data = lists_.back()->at_least(bytes);
+      device.stream().copy(data, values.data(), bytes);
+      return static_cast<const std::int32_t*>(data);
     };
     const auto view = [&](const kernel::BlockList& list) {
       return BlockListView{upload(list.first), upload(list.other), lists.blocks, lists.block};
@@ -94,7 +95,7 @@ class SparseKernels final : public kernel::SparseKernels {
   Scratch scratch_;  // delta
   int most_shared_ = 0;
   std::set<const void*> opted_in_;  // the kernels that may use it
-  std::vector<Memory> memory_;
+  std::vector<std::unique_ptr<Scratch>> lists_;
   BlockListView keys_of_queries_{}, queries_of_keys_{};
 };
 

@@ -8,7 +8,7 @@
 
 namespace machine::cuda {
 
-// Copies the lists to the device, as buffers. The device must outlive the result, which runs in
+// Copies the lists to the device, as scratch. The device must outlive the result, which runs in
 // device.stream().
 std::unique_ptr<kernel::SparseKernels> make_sparse_kernels(Device& device,
                                                            const kernel::BlockLists& lists);
