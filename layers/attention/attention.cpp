@@ -1,6 +1,7 @@
 #include "layers/attention/attention.h"
 
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "machine/base/error.h"
@@ -8,7 +9,8 @@
 
 namespace layers {
 
-Attention::Attention(const Context& context, const std::string& name, const GptConfig& config)
+Attention::Attention(const Context& context, const std::string& name, const GptConfig& config,
+                     const std::optional<SparseOptions>& sparse)
     : context_(context),
       heads_(config.heads / context.tp.size()),
       groups_(config.query_groups() / context.tp.size()),
@@ -30,6 +32,34 @@ Attention::Attention(const Context& context, const std::string& name, const GptC
   SHARDMARK_CHECK(config.hidden % config.heads, ==, 0);
   SHARDMARK_CHECK((context.flash_attention && causal_) || !context.cp.splits(), ==, true);
   SHARDMARK_CHECK(config.relative() && (context.flash_attention || group_heads_ > 1), ==, false);
+  if (sparse) make_sparse(*sparse, config.heads);
+}
+
+void Attention::make_sparse(const SparseOptions& options, int heads) {
+  SHARDMARK_CHECK(context_.flash_attention && !context_.cp.splits(), ==, true);
+  SHARDMARK_CHECK(options.pattern.unidirectional, ==, causal_);
+  SHARDMARK_CHECK(sequence_ % options.block, ==, 0);
+  const std::int64_t count = sequence_ / options.block;
+  const SparseLayout layout = sparse_layout(options.pattern, heads, static_cast<int>(count));
+  const std::int64_t of_block = heads_ / blocks(), size = count * count;
+  for (std::int64_t block = 0; block < blocks(); ++block) {
+    const std::int64_t first = heads_ * context_.tp.rank() + block * of_block;
+    const std::span present(layout.present);
+    sparse_.push_back(std::make_unique<machine::SparseAttention>(
+        context_.device,
+        machine::BlockMask{of_block, count, options.block,
+                           present.subspan(static_cast<std::size_t>(first * size),
+                                           static_cast<std::size_t>(of_block * size))}));
+  }
+}
+
+std::optional<std::int64_t> Attention::scores() const {
+  std::int64_t sum = 0;
+  for (const auto& one : sparse_) {
+    if (!one->scores()) return {};
+    sum += *one->scores();
+  }
+  return sum;
 }
 
 Matrix Attention::heads_of(const Tensor& tensor, std::int64_t first, std::int64_t count,
@@ -195,9 +225,13 @@ machine::AttentionOptions Attention::options_of(const Saved& saved, std::int64_t
 void Attention::compute_blocks(const Saved& saved) const {
   for (std::int64_t block = 0; block < blocks(); ++block) {
     const auto [q, k, v] = block_of(saved.qkv, block);
-    flash_attention(context_.stream(), q, k, v, options_of(saved, block),
-                    block_of_context(saved.context, block),
-                    block_of_rows(saved.log_sum_exp, block));
+    const machine::AttentionOptions options = options_of(saved, block);
+    const Matrix out = block_of_context(saved.context, block);
+    const Tensor log_sum_exp = block_of_rows(saved.log_sum_exp, block);
+    if (sparse_.empty())
+      flash_attention(context_.stream(), q, k, v, options, out, log_sum_exp);
+    else
+      sparse_[static_cast<std::size_t>(block)]->forward(q, k, v, options, out, log_sum_exp);
   }
 }
 
@@ -219,10 +253,16 @@ void Attention::attend_blockwise_backward(const Tensor& d_context, Saved& saved)
   for (std::int64_t block = 0; block < blocks(); ++block) {
     const auto [q, k, v] = block_of(saved.qkv, block);
     const auto [d_q, d_k, d_v] = block_of(saved.d_qkv, block);
-    flash_attention_backward(context_.stream(), q, k, v, options_of(saved, block),
-                             block_of_context(saved.context, block),
-                             block_of_rows(saved.log_sum_exp, block),
-                             block_of_context(d_context, block), d_q, d_k, d_v);
+    const machine::AttentionOptions options = options_of(saved, block);
+    const Matrix out = block_of_context(saved.context, block),
+                 d_out = block_of_context(d_context, block);
+    const Tensor log_sum_exp = block_of_rows(saved.log_sum_exp, block);
+    if (sparse_.empty())
+      flash_attention_backward(context_.stream(), q, k, v, options, out, log_sum_exp, d_out, d_q,
+                               d_k, d_v);
+    else
+      sparse_[static_cast<std::size_t>(block)]->backward(q, k, v, options, out, log_sum_exp, d_out,
+                                                         d_q, d_k, d_v);
   }
 }
 

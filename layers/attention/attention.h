@@ -33,15 +33,23 @@
 // sequence] (machine/device/flash_attention.h). The logarithm of the sum of exp of each row is
 // kept: [sequences * heads/tp * sequence] accumulators.
 //
+// With a sparse layout (sparse_layout.h; Child et al. 2019, arXiv:1904.10509) a query sees only the
+// keys of the present blocks of its head. The layout is that of all heads, so it does not depend on
+// tp. A decoder requires a unidirectional layout, an encoder a bidirectional one. Absent blocks
+// cost no product. Tensors are those of context.flash_attention, which it requires.
+//
 // With context parallelism (context.cp, which requires flash_attention) a rank has the rows of its
 // positions of every sequence. q, k and v are separate tensors, and context_attention.h attends to
 // the keys of all ranks.
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "layers/attention/relative_bias.h"
+#include "layers/attention/sparse_layout.h"
 #include "layers/column_parallel_linear.h"
 #include "layers/context.h"
 #include "layers/context_parallel/context_attention.h"
@@ -50,6 +58,7 @@
 #include "layers/row_parallel_linear.h"
 #include "machine/device/flash_attention.h"
 #include "machine/device/gemm.h"
+#include "machine/device/sparse_attention.h"
 
 namespace layers {
 
@@ -69,7 +78,8 @@ class Attention {
     RelativeBias bias;  // the caller's
   };
 
-  Attention(const Context& context, const std::string& name, const GptConfig& config);
+  Attention(const Context& context, const std::string& name, const GptConfig& config,
+            const std::optional<SparseOptions>& sparse = {});
 
   // lengths: [sequences], each at least 1, in memory that the device reads, unchanged until
   // backward_input; null: no padding. bias: required with relative positions.
@@ -81,6 +91,9 @@ class Attention {
   void backward_weights(Saved& saved);  // leaves saved empty
 
   Parameters parameters();
+  // Returns the pairs of a query and a key that sparse attention has processed in all passes, or
+  // nothing if the device does not count them (machine/device/sparse_attention.h).
+  std::optional<std::int64_t> scores() const;
 
  private:
   // Returns `count` heads of [tokens, columns], which begin at column `first` with a distance of
@@ -101,6 +114,7 @@ class Attention {
   Matrix block_of_context(const Tensor& context, std::int64_t block) const;
   Tensor block_of_rows(const Tensor& log_sum_exp, std::int64_t block) const;
   machine::AttentionOptions options_of(const Saved& saved, std::int64_t block) const;
+  void make_sparse(const SparseOptions& options, int heads);  // heads: of all ranks
   machine::SoftmaxMask mask_of(const Saved& saved) const;
   Tensor make_scores(std::int64_t tokens, Category category) const;
   Tensor make_probabilities(const Saved& saved, Category category) const;
@@ -134,6 +148,7 @@ class Attention {
   std::string dropout_name_;
   ColumnParallelLinear qkv_;
   RowParallelLinear projection_;
+  std::vector<std::unique_ptr<machine::SparseAttention>> sparse_;  // by block, or empty
   std::unique_ptr<ContextAttention> over_cp_;  // of the last number of sequences
 };
 

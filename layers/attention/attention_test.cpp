@@ -31,12 +31,14 @@ GptConfig dropping_heads() {  // a group for each head: one call of the kernel f
 const GptConfig shapes[] = {
     config, llamas, dropping(), dropping_heads(), bert(dropping_heads()), bert(llamas)};
 // Without padding, of the two sequences of an encoder.
-const std::vector<std::int32_t> lengths{5, 9};
+const std::vector<std::int32_t> lengths{5, 9}, sparse_lengths{20, 64};
 // Inputs of later sequences of the training.
 constexpr Draw draw_of(const GptConfig& shape) { return {3, 5 * std::int64_t{shape.sequence}}; }
 
 struct Options {
   bool sequence_parallel = false, recompute = false, blockwise = false;
+  std::optional<SparseOptions> sparse = {};
+  std::vector<std::int32_t> lengths = testing::lengths;
 };
 
 Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype rounded_to,
@@ -51,7 +53,7 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
     rank.context.flash_attention = options.blockwise;
     const int cut = cut_of_rows(options.sequence_parallel);
     const machine::Shape own{rank.context.own_rows(rows), config.hidden};
-    Attention attention(rank.context, "attention", config);
+    Attention attention(rank.context, "attention", config, options.sparse);
     large_values(7).fill(rank.context, attention.parameters());
     round_values(rank, attention.parameters(), rounded_to);
     for (collectives::Parameter* p : attention.parameters()) zero_gradient(rank.context, *p);
@@ -59,7 +61,7 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
     const Tensor d_x = rank.context.tensor(own, machine::Category::buffers);
     Attention::Saved saved;
     attention.forward(scatter(rank, x, shape, cut), y, saved, machine::Category::activations,
-                      draw_of(config), config.encoder() ? lengths.data() : nullptr);
+                      draw_of(config), config.encoder() ? options.lengths.data() : nullptr);
     attention.backward_input(scatter(rank, d_y, shape, cut), d_x, saved,
                              machine::Category::buffers);
     attention.backward_weights(saved);
@@ -133,6 +135,40 @@ TEST_P(AttentionTypes, RecomputingTheCoreChangesNothing) {
       EXPECT_EQ(run(shape, tp, GetParam(), 2, GetParam(),
                     {.sequence_parallel = tp > 1, .recompute = true}),
                 run(shape, tp, GetParam(), 2, GetParam(), {.sequence_parallel = tp > 1}));
+}
+
+// Heads have different blocks of keys. A padded sequence sees the first block only.
+TEST(Attention, SparseMatchesTheReference) {
+  for (GptConfig shape : {config, llamas, dropping(), bert(dropping_heads())}) {
+    shape.sequence = 64;
+    const SparseOptions sparse{.pattern = {.mode = SparseMode::variable,
+                                           .different_layout_per_head = true,
+                                           .unidirectional = !shape.encoder(),
+                                           .num_random_blocks = 1,
+                                           .local_window_blocks = {1}}};
+    const SparseLayout layout = sparse_layout(sparse.pattern, shape.heads, 4);
+    const auto sees = [&](std::size_t head, std::size_t query, std::size_t key) {
+      return layout.at(static_cast<int>(head), static_cast<int>(query / 16),
+                       static_cast<int>(key / 16));
+    };
+    const auto x = random_values(2 * std::int64_t{64} * shape.hidden, 1, Dtype::float64);
+    const double bound = norm_bound_from_double(Dtype::float64, 1, shape.hidden);
+    const auto run_at = [&](int tp, bool recompute) {
+      return run(shape, tp, Dtype::float64, 2, Dtype::float64,
+                 {tp == 4, recompute, true, sparse, sparse_lengths});
+    };
+    const Observed alone = run_at(1, false);
+    for (const int tp : {1, 2, 4}) {
+      SCOPED_TRACE("tp " + std::to_string(tp));
+      const Observed seen = run_at(tp, false);
+      const auto want = reference::attention(
+          x, seen, "attention", shape, draw_of(shape),
+          shape.encoder() ? sparse_lengths : std::vector<std::int32_t>(), sees);
+      EXPECT_LE(relative_error(seen.at("y"), want), bound);
+      expect_within(seen, alone, bound);
+      EXPECT_EQ(run_at(tp, true), seen);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionTypes, ::testing::ValuesIn(machine::floating_dtypes),

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -89,9 +91,12 @@ inline double turned(const std::vector<double>& head, std::size_t i, std::size_t
 
 // Rows of the qkv weight: the queries of group 0, its key, its value, then group 1, …. Without
 // groups of queries, each head is a group.
+// Whether a query of a head sees a key; empty: it sees every key that the mask allows.
+using Sees = std::function<bool(std::size_t head, std::size_t query, std::size_t key)>;
+
 inline Values attention(const Values& x, const Model& model, const std::string& name,
                         const GptConfig& config, const Draw& draw = {},
-                        const std::vector<std::int32_t>& lengths = {}) {
+                        const std::vector<std::int32_t>& lengths = {}, const Sees& sees = {}) {
   const auto hidden = static_cast<std::size_t>(config.hidden);
   const auto heads = static_cast<std::size_t>(config.heads);
   const auto sequence = static_cast<std::size_t>(config.sequence);
@@ -130,7 +135,9 @@ inline Values attention(const Values& x, const Model& model, const std::string& 
         const Values k = shared(key, 0, a);
         double dot = 0;
         for (std::size_t i = 0; i < head; ++i) dot += at(q, i, row) * at(k, i, key);
-        score.push_back(dot / std::sqrt(static_cast<double>(head)));
+        score.push_back(!sees || sees(a, row - start, key - start)
+                            ? dot / std::sqrt(static_cast<double>(head))
+                            : -std::numeric_limits<double>::infinity());
       }
       const double largest = *std::max_element(score.begin(), score.end());
       double total = 0;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "machine/base/error.h"
+#include "machine/device/cuda/sparse_attention.h"
 #include "machine/device/device.h"
 #include "machine/device/float8/scaled_codes_cuda.h"
 #include "machine/device/split_norm.h"
@@ -25,6 +26,10 @@ std::unique_ptr<Device> make_device(int index) {
       "CUDA device {} does not exist: this build has no CUDA (0 devices); configure with the "
       "preset cuda, or use --device host",
       index));
+}
+
+std::unique_ptr<kernel::SparseKernels> make_sparse_kernels(Device&, const kernel::BlockLists&) {
+  throw MachineError("this build has no CUDA device");
 }
 
 std::unique_ptr<SplitNorm> make_split_norm(Device& device) {

@@ -314,6 +314,11 @@ TEST_F(Configuration, UnknownKeysSuggestTheNearest) {
   expect_words(refusal(with(R"("autotuning": {"enabled": true})")),
                {"autotuning", "shardmark run"});
   expect_words(refusal(with(R"("optimizer": {"type": "Shampoo"})")), {"'Shampoo'", "adamw"});
+  expect_words(refusal(with(R"("sparse_attention": {"mode": "bigbird", "block": 64})")),
+               {"sparse_attention (an object) is not honoured", "step is dense",
+                "shardmark run sparse_attention --pattern bigbird --block 64 --attention"});
+  expect_words(refusal(with(R"("sparse_attention": {"block": 24})")),
+               {"sparse_attention.block is 24; expected 16, 32, 64 or 128"});
   for (const char* name : {"OneBitAdam", "OneBitLamb"})
     expect_words(refusal(with(fmt::format(R"("optimizer": {{"type": "{}"}})", name))),
                  {name, "not supported", "momenta", "one_bit"});

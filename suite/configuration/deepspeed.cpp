@@ -7,6 +7,7 @@
 
 #include "machine/base/names.h"
 #include "suite/configuration/readers.h"
+#include "suite/configuration/sparse_attention.h"
 #include "suite/files/mapped_file.h"
 #include "suite/options/options.h"
 
@@ -90,7 +91,16 @@ struct Reader {
       });
       answered.push_back(leaf.path + ".");
     }
-    if (asks) notes.without_field(key, leaf.described(), origin_of(leaf));
+    if (!asks) return;
+    if (leaf.path != "sparse_attention")
+      return notes.without_field(key, leaf.described(), origin_of(leaf));
+    if (leaf.kind != Leaf::Kind::object)
+      reject("{} is {}; expected an object of keys", origin_of(leaf).text(), leaf.described());
+    const std::string unit =
+        fmt::format("{} {}", key.instead, sparse_attention_flags(file, leaves));
+    Key of_unit = key;
+    of_unit.instead = unit;
+    notes.without_field(of_unit, leaf.described(), origin_of(leaf));
   }
 
   // Rejects the first unknown part of the path.

@@ -15,6 +15,8 @@ std::string not_divided(std::string_view what, std::int64_t value, std::string_v
                      by, std::max<std::int64_t>(1, (value + by / 2) / by) * by);
 }
 
+}  // namespace
+
 std::string why_no_case(const LayerTraits& traits, const LayerCase& c) {
   for (const auto& [axis, value] : {std::pair("micro-batch-size", c.micro_batch_size),
                                     {"seq-length", c.seq_length},
@@ -39,8 +41,6 @@ std::string why_no_case(const LayerTraits& traits, const LayerCase& c) {
                      c.ranks);
 }
 
-}  // namespace
-
 LayerCase LayerCase::whole() const {
   LayerCase alone = *this;
   alone.ranks = 1;
@@ -56,6 +56,7 @@ layers::GptConfig LayerCase::model() const {
                           .heads = num_attention_heads,
                           .vocabulary = vocab_size,
                           .sequence = seq_length};
+  if (attention == "bidirectional") model.architecture = layers::Architecture::encoder;
   if (architecture == "gpt2") return model;
   model.normalization = layers::Normalization::rms_norm;
   model.swiglu = true;

@@ -36,6 +36,12 @@ struct LayerCase {
   bool bias = true, skip_bias_add = false;
   bool gather_output = false;     // of column-parallel only
   bool input_is_parallel = true;  // of row-parallel only
+  // Of sparse attention, with DeepSpeed's names; `pattern` is its mode. Bidirectional attention is
+  // an encoder's. Windows of `variable` have num_local_blocks.
+  std::string pattern = "fixed", attention = "unidirectional";
+  int block = 16, num_local_blocks = 4, num_global_blocks = 1, num_random_blocks = 1,
+      num_sliding_window_blocks = 3;
+  bool horizontal_global_attention = false, different_layout_per_head = false;
 
   std::int64_t tokens() const { return std::int64_t{micro_batch_size} * seq_length; }
   // Returns the model of the layer: GPT-2's shape or Llama's (layers/gpt_config.h). Llama's has two
@@ -134,5 +140,7 @@ struct LayerClaims {
 // Returns the cases of a layer's unit: a cross-section of four in quick, the full matrix in
 // acceptance.
 Sweep<LayerCase> layer_sweep(const LayerTraits& traits);
+// Returns why the sizes of a case are not valid, or empty. Throws UsageError for a size below 1.
+std::string why_no_case(const LayerTraits& traits, const LayerCase& c);
 
 }  // namespace suite

@@ -32,6 +32,13 @@ std::vector<double> earlier_gradient(const layers::Context& context, std::uint64
   return drawn;
 }
 
+std::vector<double> whole_values(const Context& context, Dtype dtype, machine::Shape shape,
+                                 std::uint64_t key, double stddev) {
+  const Tensor tensor(context.device, dtype, shape, Category::buffers);
+  context.device.stream().kernels().fill_normal(tensor, key, {}, 0, stddev);
+  return to_doubles(tensor);
+}
+
 LayerRun::LayerRun(machine::Device& device, collectives::Communicator& tp, const LayerCase& c,
                    const LayerTraits& traits, std::uint64_t seed)
     : case_(c),

@@ -81,6 +81,11 @@ std::vector<double> earlier_gradient(const layers::Context& context, std::uint64
                                      const std::string& parameter, int rank, machine::Shape shape,
                                      machine::Region region);
 
+// Returns a whole tensor in double. Its values depend only on the global index, as in the ranks'
+// parts: of x (seed_x) or d_y with a key of a seed, or of a parameter with its random_key.
+std::vector<double> whole_values(const Context& context, Dtype dtype, machine::Shape shape,
+                                 std::uint64_t key, double stddev);
+
 class LayerRun {
  public:
   // tp has c.ranks ranks.
@@ -101,6 +106,7 @@ class LayerRun {
   }
 
   const layers::Context& context() const { return context_; }
+  const JudgedLayer& layer() const { return *layer_; }
   layers::Parameters parameters() const { return layer_->parameters(); }
   std::set<std::string> partial_gradients() const;
   const Tensor& y() const { return y_; }

@@ -141,14 +141,6 @@ using machine::Shape;
 
 constexpr std::uint64_t rows_seed = 5;  // added to the run's seed
 
-// Returns a whole tensor. Its values depend only on the global index, as in the ranks' shards.
-std::vector<double> whole(const Context& context, Dtype dtype, Shape shape, std::uint64_t seed,
-                          double stddev) {
-  const Tensor tensor(context.device, dtype, shape, Category::buffers);
-  context.device.stream().kernels().fill_normal(tensor, seed, {}, 0, stddev);
-  return to_doubles(tensor);
-}
-
 // This rank's part of a matrix of the unsharded layer.
 struct Part {
   std::int64_t row = 0, col = 0;  // first row and column of the part
@@ -164,13 +156,13 @@ void judge_linear(Judge& judge, const Context& context, const LayerRun& run, con
   const layers::Parameters all = run.parameters();
   const collectives::Parameter& weights = *all.front();
   const auto parameter = [&](const collectives::Parameter& p, double stddev) {
-    return whole(context, dtype, p.global_shape, layers::random_key(seed, p.name), stddev);
+    return whole_values(context, dtype, p.global_shape, layers::random_key(seed, p.name), stddev);
   };
   const auto earlier = [&](const collectives::Parameter& p) {
     return earlier_gradient(run.context(), seed, p.name, 0, p.global_shape, {});
   };
-  const std::vector<double> x = whole(context, dtype, {tokens, in}, seed + seed_x, 1),
-                            d_y = whole(context, dtype, {tokens, out}, seed + seed_d_y, 1),
+  const std::vector<double> x = whole_values(context, dtype, {tokens, in}, seed + seed_x, 1),
+                            d_y = whole_values(context, dtype, {tokens, out}, seed + seed_d_y, 1),
                             weight = parameter(weights, weight_stddev(c.input_size)),
                             d_weight = earlier(weights), ones(static_cast<std::size_t>(tokens), 1),
                             nothing;

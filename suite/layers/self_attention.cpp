@@ -4,15 +4,17 @@
 // attention has no probabilities. With grouped queries keys and values have fewer heads (Ainslie et
 // al. 2023, arXiv:2305.13245; Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al.
 // 2022, arXiv:2205.05198, sections 4 and 5).
+
+#include "suite/layers/self_attention.h"
+
 #include <algorithm>
 
 #include "layers/attention/attention.h"
 #include "suite/layers/layer_unit.h"
 
 namespace suite {
-namespace {
 
-LayerClaims claims(const LayerCase& c) {
+LayerClaims self_attention_claims(const LayerCase& c) {
   const LayerSizes z(c);
   const layers::GptConfig model = c.model();
   const std::int64_t h = c.hidden_size, t = c.ranks, s = c.seq_length;
@@ -47,9 +49,11 @@ LayerClaims claims(const LayerCase& c) {
   };
 }
 
+namespace {
+
 constexpr LayerTraits traits{.name = "self_attention",
                              .about = "causal attention with sharded heads: all three passes",
-                             .claims = claims,
+                             .claims = self_attention_claims,
                              .make = make_layer<SavingLayer<layers::Attention>>,
                              .has_heads = true,
                              .has_architecture = true,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "machine/device/cuda/runtime.h"
 #include "machine/device/flash_attention.h"
 #include "machine/device/kernels/attention_mask.h"
 #include "machine/device/kernels/fields.h"

@@ -114,31 +114,34 @@ void pack_transposed(const Head<const T>& from, Element<T>* to) {
       for (std::int64_t k = 0; k < depth; k += side) square(begin + row, k, to + k * block + row);
 }
 
-// Sums of a tile [rows][cols] as a left operand, with k along the columns. cols must be even.
+// Sums of a tile [rows][cols] as a left operand, with k along the columns. Rows are `stride` apart.
+// cols must be even.
 template <class T>
 Left<Element<T>> as_left(const Value<T>* sums, std::int64_t rows, std::int64_t cols,
-                         Element<T>* to) {
+                         std::int64_t stride, Element<T>* to) {
   if constexpr (in_pairs<T>) {
-    for (std::int64_t i = 0; i < rows * cols / 2; ++i)
-      to[i] = pair(Bfloat16(sums[2 * i]), Bfloat16(sums[2 * i + 1]));
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t k = 0; k < cols / 2; ++k)
+        to[row * cols / 2 + k] =
+            pair(Bfloat16(sums[row * stride + 2 * k]), Bfloat16(sums[row * stride + 2 * k + 1]));
     return {to, cols / 2, 1};
   } else {
-    return {sums, cols, 1};
+    return {sums, stride, 1};
   }
 }
 
-// Like as_left, but transposed: k is along the rows. rows must be even.
+// Like as_left, but transposed: k is along the rows. rows must be even, cols may be odd.
 template <class T>
 Left<Element<T>> as_transposed_left(const Value<T>* sums, std::int64_t rows, std::int64_t cols,
-                                    Element<T>* to) {
+                                    std::int64_t stride, Element<T>* to) {
   if constexpr (in_pairs<T>) {
     for (std::int64_t row = 0; row < rows; row += 2)
       for (std::int64_t c = 0; c < cols; ++c)
         to[row / 2 * cols + c] =
-            pair(Bfloat16(sums[row * cols + c]), Bfloat16(sums[(row + 1) * cols + c]));
+            pair(Bfloat16(sums[row * stride + c]), Bfloat16(sums[(row + 1) * stride + c]));
     return {to, 1, cols};
   } else {
-    return {sums, 1, cols};
+    return {sums, 1, stride};
   }
 }
 

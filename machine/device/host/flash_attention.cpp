@@ -1,16 +1,22 @@
-// Blockwise attention on the host. A thread processes one head at a time. It packs keys and values
-// once, then processes tiles of queries with one block of keys after another. Products skip masked
-// values by panels of tile_rows queries and vectors of keys.
+// Blockwise and block-sparse attention on the host. A thread processes one head at a time. It packs
+// keys and values once, then processes tiles of queries with one block of keys after another.
+// Products skip masked values by panels of tile_rows queries and vectors of keys.
+//
+// With a layout, a tile ends where its block of queries ends, so all its rows see the same blocks
+// of keys. It meets only the ranges of keys that are present.
 
 #include "machine/device/flash_attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "machine/device/host/attention_packing.h"
 #include "machine/device/host/kernels.h"
+#include "machine/device/host/sparse_attention.h"
 #include "machine/device/host/threads.h"
 #include "machine/device/kernels/attention_mask.h"
 #include "machine/device/kernels/functions.h"
@@ -20,7 +26,8 @@ namespace {
 
 constexpr std::int64_t block_keys = 48;  // per block; a multiple of lanes for every type
 constexpr std::int64_t tile_queries = 4 * tile_rows;  // with a block, fits in the L1 cache
-static_assert(block_keys % tile_rows == 0);
+constexpr std::int64_t chunk = 16;                    // of keys; divides the blocks of a layout
+static_assert(block_keys % tile_rows == 0 && block_keys % chunk == 0);
 
 // Allots pieces of one allocation, each aligned to a vector. Without memory it only counts.
 class Workspace {
@@ -54,6 +61,46 @@ struct Mask {
   }
 };
 
+// The tiles of queries, and the ranges of keys that they meet.
+struct Walk {
+  std::int64_t queries, keys;
+  const kernel::BlockLists* lists = nullptr;    // null: all keys
+  std::atomic<std::int64_t>* scores = nullptr;  // with lists: adds the met pairs
+
+  std::int64_t tile_end(std::int64_t begin) const {
+    const std::int64_t end = std::min(begin + tile_queries, queries);
+    return lists ? std::min(end, lists->block_end(begin)) : end;
+  }
+  // Calls meet(key, count) for the ranges of a head's tile. A range is within a panel of keys.
+  template <class Meet>
+  void each_range(std::int64_t head, std::int64_t begin, std::int64_t count,
+                  const Meet& meet) const {
+    if (!lists) return each_panel(0, keys, meet);
+    std::int64_t met = 0;
+    lists->each_run(head, begin / lists->block, [&](std::int64_t first, std::int64_t end) {
+      met += end - first;
+      each_panel(first, end, meet);
+    });
+    scores->fetch_add(count * met, std::memory_order_relaxed);
+  }
+
+ private:
+  template <class Meet>
+  static void each_panel(std::int64_t first, std::int64_t end, const Meet& meet) {
+    for (std::int64_t key = first, next; key < end; key = next) {
+      next = std::min(end, (key / block_keys + 1) * block_keys);
+      meet(key, next - key);
+    }
+  }
+};
+
+// Returns the address of a key in panels [block][depth][block_keys].
+template <class E>
+const E* at_key(const E* panels, std::int64_t key, std::int64_t depth) {
+  const std::int64_t column = key % block_keys;
+  return panels + (key - column) * depth + column;
+}
+
 // Calls body(index) for every vector of `count` values, a multiple of lanes.
 template <class A, class Body>
 inline void each_vector(std::int64_t count, const Body& body) {
@@ -86,7 +133,8 @@ class Forward {
   using A = Value<T>;
 
  public:
-  Forward(const AttentionForward& call, std::byte* memory) : call_(call) {
+  Forward(const AttentionForward& call, const Walk& walk, std::byte* memory)
+      : call_(call), walk_(walk) {
     Workspace space(memory);
     width_ = round_up(call.q.cols, lanes<A>);
     depth_ = round_up(call.q.cols, step<T>) / step<T>;
@@ -112,10 +160,10 @@ class Forward {
     mask_ = Mask(call_, sequence);
     first_index_ = kept_.row(sequence, head, 0);
     const A factor = static_cast<A>(kept_.factor);
-    for (std::int64_t begin = 0; begin < q.rows; begin += tile_queries) {
-      const std::int64_t count = std::min(tile_queries, q.rows - begin);
+    for (std::int64_t begin = 0, count; begin < q.rows; begin += count) {
+      count = walk_.tile_end(begin) - begin;
       pack_left<T>({q, sequence, head}, begin, round_up(count, tile_rows), q_);
-      attend(begin, count);
+      attend(head, begin, count);
       for (std::int64_t row = 0; row < count; ++row) {
         const A weight = total(weight_ + row * lanes<A>);
         // A query without keys has no weight, and its sums are zero.
@@ -127,31 +175,32 @@ class Forward {
   }
 
  private:
-  void attend(std::int64_t begin, std::int64_t count) {
+  void attend(std::int64_t head, std::int64_t begin, std::int64_t count) {
     std::fill_n(top_, tile_queries, -std::numeric_limits<A>::infinity());
     std::fill_n(weight_, tile_queries * lanes<A>, A(0));
     std::fill_n(sums_, tile_queries * width_, A(0));
-    for (std::int64_t key = 0; key < call_.k.rows; key += block_keys) {
-      const std::int64_t keys = std::min(block_keys, call_.k.rows - key);
+    walk_.each_range(head, begin, count, [&](std::int64_t key, std::int64_t keys) {
       for (std::int64_t row = 0; row < count; row += tile_rows) {
-        const std::int64_t seen = mask_.seen_by(begin + row + tile_rows - 1, key, keys);
+        // Without the rows that fill up a panel, which may see keys that no query of the tile sees.
+        const std::int64_t last = begin + std::min(row + tile_rows, count) - 1;
+        const std::int64_t seen = mask_.seen_by(last, key, keys);
         if (seen > 0) meet(begin, row, key, keys, seen);
       }
-    }
+    });
   }
 
   // Processes a panel of queries and a block of keys.
   void meet(std::int64_t begin, std::int64_t row, std::int64_t key, std::int64_t keys,
             std::int64_t seen) {
     const std::int64_t computed = round_up(seen, lanes<A>);
-    multiply_rows<false>(Left<Element<T>>{q_ + row * depth_, depth_, 1}, keys_ + key * depth_,
+    multiply_rows<false>(Left<Element<T>>{q_ + row * depth_, depth_, 1}, at_key(keys_, key, depth_),
                          block_keys, depth_, p_, block_keys, computed);
     const A scale = static_cast<A>(call_.options.scale);
     A tops[lanes<A> < tile_rows ? 8 : lanes<A>] = {}, shrink[std::size(tops)];
     for (std::int64_t i = 0; i < tile_rows; ++i) {
       A* p = p_ + i * block_keys;
       each_vector<A>(computed, [&](std::int64_t c) { store(p + c, load(p + c) * scale); });
-      std::fill(p + mask_.seen_by(begin + row + i, key, keys), p + computed,
+      std::fill(p + std::min(mask_.seen_by(begin + row + i, key, keys), seen), p + computed,
                 -std::numeric_limits<A>::infinity());
       tops[i] = std::max(top_[row + i], largest(p, computed));
       shrink[i] = top_[row + i] - tops[i];
@@ -178,7 +227,7 @@ class Forward {
         top_[row + i] = top;
       }
     }
-    multiply_rows<true>(as_left<T>(p_, tile_rows, block_keys, weights_),
+    multiply_rows<true>(as_left<T>(p_, tile_rows, computed, block_keys, weights_),
                         values_ + key / step<T> * width_, width_, round_up(seen, step<T>) / step<T>,
                         sums_ + row * width_, width_, width_);
   }
@@ -191,6 +240,7 @@ class Forward {
   }
 
   const AttentionForward& call_;
+  const Walk walk_;
   const kernel::KeptProbabilities kept_{call_};
   Mask mask_{call_, 0};
   std::int64_t width_, depth_, size_, first_index_ = 0;
@@ -203,7 +253,8 @@ class Backward {
   using A = Value<T>;
 
  public:
-  Backward(const AttentionBackward& call, std::byte* memory) : call_(call) {
+  Backward(const AttentionBackward& call, const Walk& walk, std::byte* memory)
+      : call_(call), walk_(walk) {
     Workspace space(memory);
     const Matrix& k = call.forward.k;
     width_ = round_up(k.cols, lanes<A>);
@@ -217,8 +268,9 @@ class Backward {
       *tile = space.take<Element<T>>(tile_queries / step<T> * width_);
     for (Element<T>** tile : {&p_left_, &d_s_left_, &panel_})
       *tile = space.take<Element<T>>(tile_queries * block_keys);
-    d_keys_ = space.take<A>(padded * width_);
-    d_values_ = space.take<A>(padded * width_);
+    // A range of keys that ends with the last panel adds zeros to the rows behind it.
+    d_keys_ = space.take<A>((padded + tile_rows) * width_);
+    d_values_ = space.take<A>((padded + tile_rows) * width_);
     d_q_ = space.take<A>(tile_queries * width_);
     p_ = space.take<A>(tile_queries * block_keys);
     d_s_ = space.take<A>(tile_queries * block_keys);
@@ -248,14 +300,15 @@ class Backward {
  private:
   void query_head(std::int64_t sequence, std::int64_t head) {
     const Matrix& q = call_.forward.q;
-    const Head<const T> queries(q, sequence, head), d_outs(call_.d_out, sequence, head),
-        outs(call_.forward.out, sequence, head);
+    Head<const T> queries(q, sequence, head), d_outs(call_.d_out, sequence, head);
+    const Head<const T> outs(call_.forward.out, sequence, head);
     const A* log_sum_exp =
         call_.forward.log_sum_exp.template as<A>() + (sequence * q.batch[1] + head) * q.rows;
     first_index_ = kept_.row(sequence, head, 0);
-    for (std::int64_t begin = 0; begin < q.rows; begin += tile_queries) {
-      const std::int64_t count = std::min(tile_queries, q.rows - begin);
+    for (std::int64_t begin = 0, count; begin < q.rows; begin += count) {
+      count = walk_.tile_end(begin) - begin;
       const std::int64_t rows = round_up(count, tile_rows);
+      queries.rows = d_outs.rows = begin + count;
       pack_left(queries, begin, rows, q_);
       pack_left(d_outs, begin, rows, d_out_);
       pack_right(queries, begin, rows, width_, q_rows_);
@@ -269,8 +322,8 @@ class Backward {
         delta_[row] = sum;
         log_sum_exp_[row] = row < count ? log_sum_exp[begin + row] : A(0);
       }
-      for (std::int64_t key = 0; key < call_.forward.k.rows; key += block_keys)
-        meet(begin, rows, key, std::min(block_keys, call_.forward.k.rows - key));
+      walk_.each_range(head, begin, count,
+                       [&](std::int64_t key, std::int64_t keys) { meet(begin, rows, key, keys); });
       unpack(d_q_, width_, scale_, Head<T>(call_.d_q, sequence, head), begin, count);
     }
   }
@@ -278,6 +331,7 @@ class Backward {
   // Processes a tile of queries and a block of keys.
   void meet(std::int64_t begin, std::int64_t rows, std::int64_t key, std::int64_t keys) {
     if (mask_.seen_by(begin + rows - 1, key, keys) == 0) return;
+    const std::int64_t columns = round_up(keys, chunk), panels = round_up(keys, tile_rows);
     for (std::int64_t row = 0; row < rows; row += tile_rows) {
       A *p = p_ + row * block_keys, *d_s = d_s_ + row * block_keys;
       const std::int64_t seen = mask_.seen_by(begin + row + tile_rows - 1, key, keys);
@@ -287,19 +341,24 @@ class Backward {
         continue;
       }
       const std::int64_t computed = round_up(seen, lanes<A>);
-      multiply_rows<false>(Left<Element<T>>{q_ + row * depth_, depth_, 1}, keys_ + key * depth_,
-                           block_keys, depth_, p, block_keys, computed);
+      multiply_rows<false>(Left<Element<T>>{q_ + row * depth_, depth_, 1},
+                           at_key(keys_, key, depth_), block_keys, depth_, p, block_keys, computed);
       multiply_rows<false>(Left<Element<T>>{d_out_ + row * depth_, depth_, 1},
-                           values_ + key * depth_, block_keys, depth_, d_s, block_keys, computed);
-      for (std::int64_t i = 0; i < tile_rows; ++i)
-        differentiate(p + i * block_keys, d_s + i * block_keys, row + i, begin + row + i, key,
+                           at_key(values_, key, depth_), block_keys, depth_, d_s, block_keys,
+                           computed);
+      for (std::int64_t i = 0; i < tile_rows; ++i) {
+        A *of_p = p + i * block_keys, *of_d_s = d_s + i * block_keys;
+        differentiate(of_p, of_d_s, row + i, begin + row + i, key, columns,
                       mask_.seen_by(begin + row + i, key, keys));
-      multiply_rows<true>(as_left<T>(d_s, tile_rows, block_keys, panel_),
+        std::fill(of_p + columns, of_p + std::max(columns, panels), A(0));
+        std::fill(of_d_s + columns, of_d_s + std::max(columns, panels), A(0));
+      }
+      multiply_rows<true>(as_left<T>(d_s, tile_rows, columns, block_keys, panel_),
                           key_rows_ + key / step<T> * width_, width_,
                           round_up(seen, step<T>) / step<T>, d_q_ + row * width_, width_, width_);
     }
-    const Left<Element<T>> p = as_transposed_left<T>(p_, rows, block_keys, p_left_);
-    const Left<Element<T>> d_s = as_transposed_left<T>(d_s_, rows, block_keys, d_s_left_);
+    const Left<Element<T>> p = as_transposed_left<T>(p_, rows, panels, block_keys, p_left_);
+    const Left<Element<T>> d_s = as_transposed_left<T>(d_s_, rows, panels, block_keys, d_s_left_);
     for (std::int64_t j = 0; j < keys; j += tile_rows) {
       // Rows before the first row that sees one of these keys are zero.
       const std::int64_t first =
@@ -317,18 +376,20 @@ class Backward {
   }
 
   // Replaces scores by probabilities, and gradients of probabilities by gradients of scores. Both
-  // become zero from `seen` on.
+  // become zero from `seen` to `columns`.
   void differentiate(A* p, A* d_s, std::int64_t row, std::int64_t query, std::int64_t key,
-                     std::int64_t seen) {
+                     std::int64_t columns, std::int64_t seen) {
     const A log_sum_exp = log_sum_exp_[row], delta = delta_[row], scale = scale_;
     if (kept_.drops()) return differentiate_kept(p, d_s, row, query, key, seen);
+    for (std::int64_t first = 0; first < columns; first += chunk) {
 #pragma omp simd
-    for (std::int64_t c = 0; c < block_keys; ++c) {
-      const bool visible = c < seen;
-      const A probability = kernel::exponential(visible ? p[c] * scale - log_sum_exp : A(0));
-      const A slope = probability * (d_s[c] - delta);
-      p[c] = visible ? probability : A(0);
-      d_s[c] = visible ? slope : A(0);
+      for (std::int64_t c = first; c < first + chunk; ++c) {
+        const bool visible = c < seen;
+        const A probability = kernel::exponential(visible ? p[c] * scale - log_sum_exp : A(0));
+        const A slope = probability * (d_s[c] - delta);
+        p[c] = visible ? probability : A(0);
+        d_s[c] = visible ? slope : A(0);
+      }
     }
   }
 
@@ -348,6 +409,7 @@ class Backward {
   }
 
   const AttentionBackward& call_;
+  const Walk walk_;
   const kernel::KeptProbabilities kept_{call_.forward};
   Mask mask_{call_.forward, 0};
   const A scale_ = static_cast<A>(call_.forward.options.scale);
@@ -360,39 +422,73 @@ class Backward {
 
 // Runs every head on the next free thread, each with a Worker on separate memory.
 template <class Worker, class Call, class Each>
-void share(const Call& call, std::int64_t heads, int threads, Scratch& scratch, const Each& each) {
+void share(const Call& call, const Walk& walk, std::int64_t heads, int threads, Scratch& scratch,
+           const Each& each) {
 #ifdef __SANITIZE_THREAD__
   threads = 1;  // the OpenMP runtime's own synchronization is invisible to the thread sanitizer
 #endif
   const std::int64_t workers = std::min<std::int64_t>(threads, heads);
-  const std::int64_t size = Worker(call, nullptr).size();
+  const std::int64_t size = Worker(call, walk, nullptr).size();
   auto* const memory = static_cast<std::byte*>(scratch.at_least(workers * size));
 #pragma omp parallel for schedule(dynamic, 1) \
     num_threads(static_cast <int>(workers)) if (workers > 1)
   for (std::int64_t head = 0; head < heads; ++head) {
-    Worker worker(call, memory + thread_index() * size);
+    Worker worker(call, walk, memory + thread_index() * size);
     each(worker, head);
   }
 }
 
-}  // namespace
-
-void attend(const AttentionForward& call, int threads, Scratch& scratch) {
+void run(const AttentionForward& call, const Walk& walk, int threads, Scratch& scratch) {
   visit(call.q.dtype, [&]<class T>(T) {
     const std::int64_t heads = call.q.batch[1];
     share<Forward<T>>(
-        call, call.q.batch[0] * heads, threads, scratch,
+        call, walk, call.q.batch[0] * heads, threads, scratch,
         [=](Forward<T>& worker, std::int64_t i) { worker.head(i / heads, i % heads); });
   });
 }
 
-void attend_backward(const AttentionBackward& call, int threads, Scratch& scratch) {
+void run(const AttentionBackward& call, const Walk& walk, int threads, Scratch& scratch) {
   visit(call.forward.q.dtype, [&]<class T>(T) {
     const std::int64_t heads = call.forward.k.batch[1];
     share<Backward<T>>(
-        call, call.forward.k.batch[0] * heads, threads, scratch,
+        call, walk, call.forward.k.batch[0] * heads, threads, scratch,
         [=](Backward<T>& worker, std::int64_t i) { worker.kv_head(i / heads, i % heads); });
   });
+}
+
+class SparseKernels final : public kernel::SparseKernels {
+ public:
+  SparseKernels(const Device& device, kernel::BlockLists lists)
+      : device_(device), lists_(std::move(lists)) {}
+  void forward(const AttentionForward& call) override {
+    run(call, walk(call), device_.threads(), scratch_);
+  }
+  void backward(const AttentionBackward& call) override {
+    run(call, walk(call.forward), device_.threads(), scratch_);
+  }
+  std::optional<std::int64_t> scores() const override { return scores_.load(); }
+
+ private:
+  Walk walk(const AttentionForward& call) { return {call.q.rows, call.k.rows, &lists_, &scores_}; }
+  const Device& device_;
+  const kernel::BlockLists lists_;
+  std::atomic<std::int64_t> scores_ = 0;
+  Scratch scratch_;
+};
+
+}  // namespace
+
+void attend(const AttentionForward& call, int threads, Scratch& scratch) {
+  run(call, {call.q.rows, call.k.rows}, threads, scratch);
+}
+
+void attend_backward(const AttentionBackward& call, int threads, Scratch& scratch) {
+  run(call, {call.forward.q.rows, call.forward.k.rows}, threads, scratch);
+}
+
+std::unique_ptr<kernel::SparseKernels> make_sparse_kernels(const Device& device,
+                                                           kernel::BlockLists lists) {
+  return std::make_unique<SparseKernels>(device, std::move(lists));
 }
 
 }  // namespace machine::host
