@@ -3,9 +3,12 @@
 // with the two transposed products of Optimus (Xu et al. 2021, arXiv:2104.05343, algorithms 1 to
 // 3):
 //
-//   ab    C_ij = sum over l of A_il B_lj     A_il from column l to row i, B_lj from row l to column
-//   j abt   C_il = sum over j of A_ij B_ljᵀ    B_lj from row l to column j, the sum to column l atb
-//   C_lj = sum over i of A_ilᵀ B_ij    A_il from column l to row i, the sum to row l
+//   ab    C_ij = sum over l of A_il B_lj
+//         A_il goes from column l to row i, B_lj from row l to column j
+//   abt   C_il = sum over j of A_ij B_ljᵀ
+//         B_lj goes from row l to column j, the sum to column l
+//   atb   C_lj = sum over i of A_ilᵀ B_ij
+//         A_il goes from column l to row i, the sum to row l
 
 #include "layers/tensor_grids/plans/grid_plan.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 // Layers over a grid of ranks as units: tensor parallelism in 1, 2, 2.5 and 3 dimensions, judged by
-// every oracle. This is the common part of grid_linear, grid_mlp,
-// grid_attention, grid_embedding and grid_norm.
+// every oracle. This is the common part of grid_linear, grid_mlp, grid_attention, grid_embedding
+// and grid_norm.
 //
 // numerics: output and all gradients, compared with plain loops in double over whole matrices.
 // volume: bytes and messages of each pass by group, exactly (layers/tensor_grids/grid_cost.h).
