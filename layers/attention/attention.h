@@ -58,7 +58,7 @@
 #include "layers/row_parallel_linear.h"
 #include "machine/device/flash_attention.h"
 #include "machine/device/gemm.h"
-#include "machine/device/sparse_attention.h"
+#include "machine/device/sparse/sparse_attention.h"
 
 namespace layers {
 
@@ -92,7 +92,7 @@ class Attention {
 
   Parameters parameters();
   // Returns the pairs of a query and a key that sparse attention has processed in all passes, or
-  // nothing if the device does not count them (machine/device/sparse_attention.h).
+  // nothing if the device does not count them (machine/device/sparse/sparse_attention.h).
   std::optional<std::int64_t> scores() const;
 
  private:

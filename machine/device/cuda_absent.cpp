@@ -5,9 +5,9 @@
 #include <stdexcept>
 
 #include "machine/base/error.h"
-#include "machine/device/cuda/sparse_attention.h"
 #include "machine/device/device.h"
 #include "machine/device/float8/scaled_codes_cuda.h"
+#include "machine/device/sparse/sparse_attention_cuda.h"
 #include "machine/device/split_norm.h"
 
 namespace machine::cuda {

@@ -3,9 +3,9 @@
 // oracle. This is the common part of ring_attention and ulysses_attention.
 //
 // numerics: out and the gradients, compared with plain loops in double over whole sequences
-// (suite/reference/attention_reference.h). volume: bytes and messages of each pass, exactly.
-// (layers/context_parallel/context_cost.h). memory: peaks of activations and buffers, exactly.
-// determinism: a second run.
+// (suite/reference/attention/attention_reference.h). volume: bytes and messages of each pass,
+// exactly. (layers/context_parallel/context_cost.h). memory: peaks of activations and buffers,
+// exactly. determinism: a second run.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@
 #include "layers/context_parallel/context_cost.h"
 #include "layers/context_parallel/core_attention.h"
 #include "machine/link/connect.h"
-#include "suite/reference/attention_reference.h"
+#include "suite/reference/attention/attention_reference.h"
 #include "suite/reference/unit.h"
 
 namespace suite {

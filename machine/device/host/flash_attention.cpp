@@ -16,10 +16,10 @@
 
 #include "machine/device/host/attention_packing.h"
 #include "machine/device/host/kernels.h"
-#include "machine/device/host/sparse_attention.h"
 #include "machine/device/host/threads.h"
 #include "machine/device/kernels/attention_mask.h"
 #include "machine/device/kernels/functions.h"
+#include "machine/device/sparse/sparse_attention_host.h"
 
 namespace machine::host {
 namespace {

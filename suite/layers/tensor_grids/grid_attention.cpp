@@ -16,7 +16,7 @@
 #include "harness/judge/numerics.h"
 #include "machine/device/flash_attention.h"
 #include "suite/layers/tensor_grids/grid_unit.h"
-#include "suite/reference/attention_reference.h"
+#include "suite/reference/attention/attention_reference.h"
 #include "suite/reference/product_reference.h"
 
 namespace suite {

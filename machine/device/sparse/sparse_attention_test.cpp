@@ -1,4 +1,4 @@
-#include "machine/device/sparse_attention.h"
+#include "machine/device/sparse/sparse_attention.h"
 
 #include <fmt/format.h>
 

@@ -7,7 +7,7 @@
 
 namespace machine::cuda {
 
-// The lists of one side (machine/device/kernels/block_lists.h), in the device's memory.
+// The lists of one side (machine/device/sparse/block_lists.h), in the device's memory.
 struct BlockListView {
   const std::int32_t *first, *other;
   std::int64_t blocks, block;

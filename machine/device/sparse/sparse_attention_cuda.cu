@@ -1,11 +1,11 @@
-#include "machine/device/cuda/sparse_attention.h"
+#include "machine/device/sparse/sparse_attention_cuda.h"
 
 #include <algorithm>
 #include <set>
 
-#include "machine/device/cuda/attention_blocks.cuh"
 #include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/ptx.cuh"
+#include "machine/device/sparse/attention_blocks.cuh"
 
 namespace machine::cuda {
 namespace {

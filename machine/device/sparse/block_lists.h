@@ -1,6 +1,6 @@
 #pragma once
 // The present blocks of a layout as lists, for the host and CUDA kernels of block-sparse attention
-// (machine/device/sparse_attention.h). Lists have no entry for an absent block.
+// (machine/device/sparse/sparse_attention.h). Lists have no entry for an absent block.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "machine/device/flash_attention.h"
-#include "machine/device/sparse_attention.h"
+#include "machine/device/sparse/sparse_attention.h"
 
 namespace machine::kernel {
 

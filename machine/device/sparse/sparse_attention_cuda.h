@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "machine/device/device.h"
-#include "machine/device/kernels/block_lists.h"
+#include "machine/device/sparse/block_lists.h"
 
 namespace machine::cuda {
 

@@ -1,4 +1,4 @@
-#include "suite/reference/attention_reference.h"
+#include "suite/reference/attention/attention_reference.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,14 +1,14 @@
-#include "machine/device/sparse_attention.h"
+#include "machine/device/sparse/sparse_attention.h"
 
 #include <iterator>
 #include <string>
 #include <utility>
 
 #include "machine/base/error.h"
-#include "machine/device/cuda/sparse_attention.h"
-#include "machine/device/host/sparse_attention.h"
-#include "machine/device/kernels/block_lists.h"
 #include "machine/device/kernels/checks.h"
+#include "machine/device/sparse/block_lists.h"
+#include "machine/device/sparse/sparse_attention_cuda.h"
+#include "machine/device/sparse/sparse_attention_host.h"
 
 namespace machine {
 namespace {
