@@ -161,7 +161,8 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
   enum Moment : int {
     norm1 = forward, qkv, split, core, context, projection,
     cross_norm, cross_q, cross_kv, cross_core, cross_context, cross_projection, fc1 = of_mlp, fc2, end = of_mlp + of_experts,
-    d_mlp = d_of_mlp, d_active, d_fc1, d_norm2 = d_of_mlp + of_experts, d_cross, d_cross_core, d_cross_q, d_cross_kv, d_cross_norm,
+    d_mlp = d_of_mlp, d_active, d_fc1, d_norm2 = d_of_mlp + of_experts,
+    d_cross, d_cross_core, d_cross_q, d_cross_kv, d_cross_norm,
     d_again, d_attend, d_recompute, d_core, d_return, d_join, d_qkv,
     w_fc2 = weight_half, w_mlp = mlp_weights_end, w_cross, w_projection, w_attention
   };

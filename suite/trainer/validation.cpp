@@ -135,6 +135,10 @@ void validate_8_bits(const TrainingConfig& config) {
         fmt::format("fp8-format {} requires dtype float or bfloat16 (got half), because the range "
                     "of its gradients has no bound",
                     name(fp8.format)));
+  if (size_of(config.gradient_dtype()) == 2)
+    throw std::invalid_argument(
+        fmt::format("fp8-format {} requires gradients that are added up in fp32 (got {})",
+                    name(fp8.format), machine::name(config.gradient_dtype())));
   const int block = fp8.recipe == layers::Fp8Recipe::blockwise ? 128
                     : fp8.recipe == layers::Fp8Recipe::mxfp8   ? 32
                                                                : 1;

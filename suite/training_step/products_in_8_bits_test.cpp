@@ -75,6 +75,9 @@ TEST(ProductsIn8Bits, RefusalsNameTheReason) {
   config.precision.dtype = machine::Dtype::float16;
   expect_words(why_not(config), {"fp8-format hybrid requires dtype float or bfloat16 (got half)"});
   config = trained(delayed);
+  config.zero.grad_accum_dtype = "bf16";
+  expect_words(why_not(config), {"requires gradients that are added up in fp32 (got bfloat16)"});
+  config = trained(delayed);
   config.activations.recompute_granularity = layers::RecomputeGranularity::full;
   expect_words(why_not(config), {"requires recompute-granularity none or selective"});
   config = trained({.format = Fp8Format::hybrid, .recipe = Fp8Recipe::blockwise}, 1);
