@@ -60,8 +60,8 @@ struct TensorGrid {
     return {rank / columns % rows, rank % columns, rank / (rows * columns)};
   }
   int rank(GridPlace at) const { return (at.k * rows + at.i) * columns + at.j; }
-  // Returns the ranks that differ from this rank along the axis only, in ascending order.
-  std::vector<int> members(int rank, GridAxis axis) const;
+  // Returns the ranks that differ from rank `of` along the axis only, in ascending order.
+  std::vector<int> members(int of, GridAxis axis) const;
   bool operator==(const TensorGrid&) const = default;
 };
 
