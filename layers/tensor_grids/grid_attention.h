@@ -5,7 +5,7 @@
 // A rank's block between the two has whole sequences and whole heads, so attention needs no
 // communication: the columns of the QKV weight are stored head by head, (q, k, v) of head 0, then
 // of head 1, …, and the rows of a block are those of whole sequences (Xu et al. 2021,
-// arXiv:2104.05343, section 3.2.1; Wang et al. 2021, arXiv:2105.14500; Bian et al. 2021,
+// arXiv:2104.05343; Wang et al. 2021, arXiv:2105.14500; Bian et al. 2021,
 // arXiv:2105.14450). Attention is blockwise (machine/device/flash_attention.h) and causal.
 
 #include <string>

@@ -222,11 +222,11 @@ GridLinearCost grid_embedding_cost(const GridLinearCase& c) {
 }
 
 // Two sums for each row. Gain and bias are vectors over the columns.
-GridNormCost grid_norm_cost(const GridLinearCase& one) {
-  GridLinearCase c = one;
-  c.layer = PairPlace::second;
+GridNormCost grid_norm_cost(const GridLinearCase& c) {
+  GridLinearCase second = c;
+  second.layer = PairPlace::second;
   const Dtype sums = c.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
-  const Vector vector(c, c.out);
+  const Vector vector(second, c.out);
   const std::int64_t rows = c.tokens / (c.mode == TensorParallelMode::one_d     ? 1
                                         : c.mode == TensorParallelMode::three_d ? c.q * c.q
                                                                                 : c.q * c.depth);

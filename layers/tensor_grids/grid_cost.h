@@ -8,7 +8,7 @@
 // the bias (sent on average over the ranks: the same):
 //
 //   1d    0; 2 MK (p-1)/p (all-reduce); 0. Second layer: 2 MF (p-1)/p; 0; 0
-//   2d    (q-1) (MK + KF)/q² each by SUMMA (Xu et al. 2021, arXiv:2104.05343, table 1: (MK + KF)/q²
+//   2d    (q-1) (MK + KF)/q² each by SUMMA (Xu et al. 2021, arXiv:2104.05343: (MK + KF)/q²
 //         per broadcast, q broadcasts)
 //         Cannon: (q-1) (MK + KF)/q², and a skew: MK/q² unless i = 0, KF/q² unless j = 0
 //   2.5d  (q-1) (MK/d + KF)/q² each, and d_W 2 KF/q² (d-1)/d of the all-reduce over the depth (Wang

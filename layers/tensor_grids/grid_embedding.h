@@ -4,7 +4,7 @@
 // layer of a pair, so y is split as the input of a first layer.
 //
 //   1d         Megatron's vocabulary-parallel embedding: an all-reduce of y
-//   2d, 2.5d   SUMMA with lookups (Xu et al. 2021, arXiv:2104.05343, section 3.2.3): the blocks of
+//   2d, 2.5d   SUMMA with lookups (Xu et al. 2021, arXiv:2104.05343): the blocks of
 //   a
 //              column of the grid are broadcast along it, one after the other, and the gradient of
 //              a block is summed to its owner; 2.5d all-reduces it over the depth

@@ -4,7 +4,7 @@
 //
 // A row's columns are split over the ranks of a row of the grid. Forward all-reduces the sums of x
 // and x² there, two accumulators per row; backward those of the gradient (Xu et al. 2021,
-// arXiv:2104.05343, section 3.2.2). In 1d every rank has whole rows, without communication. Gain
+// arXiv:2104.05343). In 1d every rank has whole rows, without communication. Gain
 // and bias move as biases do (grid_vector.h): forward gathers both, backward_input the gain again.
 
 #include <memory>

@@ -3,9 +3,9 @@
 // gradient, as the papers store and move them:
 //
 //   1d         in parts of F/p (first layer) or on every rank (second): no communication
-//   2d, 2.5d   parts of F/q on row 0 (Optimus, section 3.2.2): a broadcast along each column, and a
+//   2d, 2.5d   parts of F/q on row 0 (Optimus): a broadcast along each column, and a
 //              reduction of the column sums of d_y back; 2.5d all-reduces them over the depth
-//   3d         pieces of F/l² on the diagonal j = k (Bian et al., section 3.2): a broadcast from
+//   3d         pieces of F/l² on the diagonal j = k (Bian et al.): a broadcast from
 //              the diagonal and an all-gather along the column; a reduce-scatter and a reduction
 //              back
 //

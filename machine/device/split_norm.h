@@ -10,7 +10,7 @@
 //
 // x and the others like it are this rank's [rows, cols] of `columns` columns, in float, bfloat16,
 // half or double; gain and bias are [cols]. Sums, mean and rstd are accumulators: float, or double
-// for double. The variance is E[x²] - E[x]² (Xu et al. 2021, arXiv:2104.05343, section 3.2.2), at
+// for double. The variance is E[x²] - E[x]² (Xu et al. 2021, arXiv:2104.05343), at
 // least 0, so that one all-reduce is enough. Sizes that disagree throw std::logic_error.
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// 3D: Bian et al. 2021, arXiv:2105.14450, algorithms 1 and 2, after Agarwal et al. 1995
+// 3D: Bian et al. 2021, arXiv:2105.14450, after Agarwal et al. 1995
 // (doi:10.1147/rd.395.0575). Rank (i, j, k) of an l x l x l grid computes one product, X_ij W_jk,
 // of blocks 1/l². Each matrix is stored in pieces 1/l³ along the axis that its block does not name:
 //

@@ -60,8 +60,8 @@ struct TensorGrid {
     return {rank / columns % rows, rank % columns, rank / (rows * columns)};
   }
   int rank(GridPlace at) const { return (at.k * rows + at.i) * columns + at.j; }
-  // Returns the ranks that differ from this rank along the axis only, in ascending order.
-  std::vector<int> members(int rank, GridAxis axis) const;
+  // Returns the ranks that differ from rank `of` along the axis only, in ascending order.
+  std::vector<int> members(int of, GridAxis axis) const;
   bool operator==(const TensorGrid&) const = default;
 };
 
@@ -86,7 +86,7 @@ struct GridBlock {
 GridBlock input_block(const TensorGrid& grid, int rank, PairPlace layer, const GridSizes& sizes);
 GridBlock weight_block(const TensorGrid& grid, int rank, PairPlace layer, const GridSizes& sizes);
 GridBlock output_block(const TensorGrid& grid, int rank, PairPlace layer, const GridSizes& sizes);
-// The bias [1, out] is stored by row 0 of the grid (2d, 2.5d: Optimus, section 3.2), or in pieces
+// The bias [1, out] is stored by row 0 of the grid (2d, 2.5d: Optimus), or in pieces
 // F/l² by the diagonal j = k (3d). Empty on other ranks.
 GridBlock bias_block(const TensorGrid& grid, int rank, PairPlace layer, const GridSizes& sizes);
 

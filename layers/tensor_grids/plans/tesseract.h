@@ -1,5 +1,5 @@
 #pragma once
-// Tesseract (Wang et al. 2021, arXiv:2105.14500, section 3.1): 2.5 dimensions. Each of the d layers
+// Tesseract (Wang et al. 2021, arXiv:2105.14500): 2.5 dimensions. Each of the d layers
 // of a q x q x d grid has 1/d of the rows of A, and multiplies them with its own copy of B by
 // SUMMA. The gradient of B is summed over the depth.
 

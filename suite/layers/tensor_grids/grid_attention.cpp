@@ -1,6 +1,6 @@
 // Claim: self-attention over a grid of ranks gives the whole attention's output and gradients. A
 // rank has whole sequences and whole heads between the two products, so only the products
-// communicate (Xu et al. 2021, arXiv:2104.05343, section 3.2.1; Wang et al. 2021, arXiv:2105.14500;
+// communicate (Xu et al. 2021, arXiv:2104.05343; Wang et al. 2021, arXiv:2105.14500;
 // Bian et al. 2021, arXiv:2105.14450). It keeps 1/p of the queries, keys, values and outputs.
 //
 // The reference is attention of whole sequences (attention_reference.h) between products in double

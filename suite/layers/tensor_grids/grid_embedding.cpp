@@ -1,6 +1,6 @@
 // Claim: a token embedding whose table is split over a grid of ranks gives exactly the rows of the
 // whole table, and the sums of the rows' gradients. No rank holds more than its block of the table
-// and one other (2d: Xu et al. 2021, arXiv:2104.05343, section 3.2.3; 2.5d: Wang et al. 2021,
+// and one other (2d: Xu et al. 2021, arXiv:2104.05343; 2.5d: Wang et al. 2021,
 // arXiv:2105.14500; 3d: Bian et al. 2021, arXiv:2105.14450; 1d: Shoeybi et al. 2019,
 // arXiv:1909.08053).
 //

@@ -1,6 +1,6 @@
 // Claim: LayerNorm of rows whose columns are split over a grid of ranks gives the whole norm's
 // output and gradients. The ranks of a row add up two accumulators for each of their rows, forward
-// and backward; gain and bias are stored once (2d: Xu et al. 2021, arXiv:2104.05343, section 3.2.2;
+// and backward; gain and bias are stored once (2d: Xu et al. 2021, arXiv:2104.05343;
 // 2.5d: Wang et al. 2021, arXiv:2105.14500, once per layer of the grid; 3d: Bian et al. 2021,
 // arXiv:2105.14450, on the diagonal). 1d has whole rows on every rank.
 //

@@ -18,8 +18,10 @@ void expect_accepted(const std::string& unit, AxisFlags flags, int ranks) {
       {{"ranks", std::to_string(ranks)}, {"dtype", "float"}, {"transport", "shared_memory"}});
   const auto cases = harness::plan_cases({unit}, {harness::Profile::quick, flags});
   ASSERT_EQ(cases.size(), 1U) << unit;
-  for (const harness::Record& record : on_threads::run(cases, ranks, 0.001))
-    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+  const auto records = on_threads::run(cases, ranks, 0.001);
+  ASSERT_EQ(records.size(), 1U);
+  EXPECT_EQ(records[0].verdict, harness::Ruling::pass)
+      << records[0].name << ": " << records[0].reason;
 }
 
 TEST(GridUnits, RunOnGridsOfManyRanks) {
@@ -40,6 +42,13 @@ TEST(GridUnits, RunOnGridsOfManyRanks) {
                         {"tensor-parallel-depth", "2"},
                         {"tensor-parallel-product", "summa"}}),
                   18);
+  expect_accepted("grid_linear",
+                  {{"tokens", "16"},
+                   {"input_size", "16"},
+                   {"output_size", "16"},
+                   {"tensor-parallel-mode", "3d"},
+                   {"tensor-parallel-product", "summa"}},
+                  64);
   expect_accepted("grid_mlp",
                   {{"tokens", "36"},
                    {"hidden-size", "36"},
