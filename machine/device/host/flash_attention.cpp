@@ -1,9 +1,7 @@
 // Blockwise and block-sparse attention on the host. A thread processes one head at a time. It packs
 // keys and values once, then processes tiles of queries with one block of keys after another.
-// Products skip masked values by panels of tile_rows queries and vectors of keys.
-//
-// With a layout, a tile ends where its block of queries ends, so all its rows see the same blocks
-// of keys. It meets only the ranges of keys that are present.
+// Products skip masked values by panels of tile_rows queries and vectors of keys. The order is that
+// of host/attention_walk.h.
 
 #include "machine/device/flash_attention.h"
 
@@ -15,6 +13,7 @@
 #include <utility>
 
 #include "machine/device/host/attention_packing.h"
+#include "machine/device/host/attention_walk.h"
 #include "machine/device/host/kernels.h"
 #include "machine/device/host/threads.h"
 #include "machine/device/kernels/attention_mask.h"
@@ -23,11 +22,6 @@
 
 namespace machine::host {
 namespace {
-
-constexpr std::int64_t block_keys = 48;  // per block; a multiple of lanes for every type
-constexpr std::int64_t tile_queries = 4 * tile_rows;  // with a block, fits in the L1 cache
-constexpr std::int64_t chunk = 16;                    // of keys; divides the blocks of a layout
-static_assert(block_keys % tile_rows == 0 && block_keys % chunk == 0);
 
 // Allots pieces of one allocation, each aligned to a vector. Without memory it only counts.
 class Workspace {
@@ -46,59 +40,20 @@ class Workspace {
   std::int64_t taken_ = 0;
 };
 
-// The mask of a sequence.
-struct Mask {
-  bool causal = true;
-  std::int64_t length = 0;  // in keys
-
-  Mask(const AttentionForward& call, std::int64_t sequence)
-      : causal(call.options.causal),
-        length(kernel::keys_of(call.options.lengths, sequence, call.k.rows)) {}
-  // Number of keys in [begin, begin + count) that the query sees.
-  std::int64_t seen_by(std::int64_t query, std::int64_t begin, std::int64_t count) const {
-    const std::int64_t end = causal ? std::min(query + 1, length) : length;
-    return std::clamp<std::int64_t>(end - begin, 0, count);
+// Adds to sums [rows][width] the products of weights, which are a left operand of as_left, and the
+// rows of right [keys / step][width] that belong to the first `seen` columns of a meeting.
+template <class T>
+inline void add_products(std::int64_t rows, Left<Element<T>> weights, const Meeting& meeting,
+                         std::int64_t seen, const Element<T>* right, std::int64_t width,
+                         Value<T>* sums) {
+  for (const Meeting::Range& range : meeting) {
+    const std::int64_t used = std::min(range.count, seen - range.column);
+    if (used <= 0) return;
+    const Left<Element<T>> of_range{weights.data + range.column / step<T>, weights.row_stride,
+                                    weights.k_stride};
+    multiply_rows<true>(rows, of_range, right + range.key / step<T> * width, width,
+                        round_up(used, step<T>) / step<T>, sums, width, width);
   }
-};
-
-// The tiles of queries, and the ranges of keys that they meet.
-struct Walk {
-  std::int64_t queries, keys;
-  const kernel::BlockLists* lists = nullptr;    // null: all keys
-  std::atomic<std::int64_t>* scores = nullptr;  // with lists: adds the met pairs
-
-  std::int64_t tile_end(std::int64_t begin) const {
-    const std::int64_t end = std::min(begin + tile_queries, queries);
-    return lists ? std::min(end, lists->block_end(begin)) : end;
-  }
-  // Calls meet(key, count) for the ranges of a head's tile. A range is within a panel of keys.
-  template <class Meet>
-  void each_range(std::int64_t head, std::int64_t begin, std::int64_t count,
-                  const Meet& meet) const {
-    if (!lists) return each_panel(0, keys, meet);
-    std::int64_t met = 0;
-    lists->each_run(head, begin / lists->block, [&](std::int64_t first, std::int64_t end) {
-      met += end - first;
-      each_panel(first, end, meet);
-    });
-    scores->fetch_add(count * met, std::memory_order_relaxed);
-  }
-
- private:
-  template <class Meet>
-  static void each_panel(std::int64_t first, std::int64_t end, const Meet& meet) {
-    for (std::int64_t key = first, next; key < end; key = next) {
-      next = std::min(end, (key / block_keys + 1) * block_keys);
-      meet(key, next - key);
-    }
-  }
-};
-
-// Returns the address of a key in panels [block][depth][block_keys].
-template <class E>
-const E* at_key(const E* panels, std::int64_t key, std::int64_t depth) {
-  const std::int64_t column = key % block_keys;
-  return panels + (key - column) * depth + column;
 }
 
 // Calls body(index) for every vector of `count` values, a multiple of lanes.
@@ -162,7 +117,7 @@ class Forward {
     const A factor = static_cast<A>(kept_.factor);
     for (std::int64_t begin = 0, count; begin < q.rows; begin += count) {
       count = walk_.tile_end(begin) - begin;
-      pack_left<T>({q, sequence, head}, begin, round_up(count, tile_rows), q_);
+      pack_left<T>({q, sequence, head}, begin, round_up(count, 2), q_);
       attend(head, begin, count);
       for (std::int64_t row = 0; row < count; ++row) {
         const A weight = total(weight_ + row * lanes<A>);
@@ -176,39 +131,38 @@ class Forward {
 
  private:
   void attend(std::int64_t head, std::int64_t begin, std::int64_t count) {
-    std::fill_n(top_, tile_queries, -std::numeric_limits<A>::infinity());
+    // Not infinity: the difference of two maxima must be a number, also before the first score.
+    std::fill_n(top_, tile_queries, std::numeric_limits<A>::lowest());
     std::fill_n(weight_, tile_queries * lanes<A>, A(0));
     std::fill_n(sums_, tile_queries * width_, A(0));
-    walk_.each_range(head, begin, count, [&](std::int64_t key, std::int64_t keys) {
+    walk_.each_meeting(head, begin, count, [&](const Meeting& meeting) {
       for (std::int64_t row = 0; row < count; row += tile_rows) {
-        // Without the rows that fill up a panel, which may see keys that no query of the tile sees.
-        const std::int64_t last = begin + std::min(row + tile_rows, count) - 1;
-        const std::int64_t seen = mask_.seen_by(last, key, keys);
-        if (seen > 0) meet(begin, row, key, keys, seen);
+        const std::int64_t rows = std::min<std::int64_t>(tile_rows, round_up(count - row, 2));
+        const std::int64_t seen = mask_.seen_by(begin + row + rows - 1, meeting);
+        if (seen > 0) meet(begin, row, rows, meeting, seen);
       }
     });
   }
 
-  // Processes a panel of queries and a block of keys.
-  void meet(std::int64_t begin, std::int64_t row, std::int64_t key, std::int64_t keys,
+  // Processes a panel of queries and a meeting of keys.
+  void meet(std::int64_t begin, std::int64_t row, std::int64_t rows, const Meeting& meeting,
             std::int64_t seen) {
     const std::int64_t computed = round_up(seen, lanes<A>);
-    multiply_rows<false>(Left<Element<T>>{q_ + row * depth_, depth_, 1}, at_key(keys_, key, depth_),
-                         block_keys, depth_, p_, block_keys, computed);
+    multiply_keys(rows, Left<Element<T>>{q_ + row * depth_, depth_, 1}, keys_, depth_, meeting, p_,
+                  computed);
     const A scale = static_cast<A>(call_.options.scale);
-    A tops[lanes<A> < tile_rows ? 8 : lanes<A>] = {}, shrink[std::size(tops)];
-    for (std::int64_t i = 0; i < tile_rows; ++i) {
+    A tops[lanes<A> < tile_rows ? 8 : lanes<A>] = {}, shrink[std::size(tops)] = {};
+    for (std::int64_t i = 0; i < rows; ++i) {
       A* p = p_ + i * block_keys;
       each_vector<A>(computed, [&](std::int64_t c) { store(p + c, load(p + c) * scale); });
-      std::fill(p + std::min(mask_.seen_by(begin + row + i, key, keys), seen), p + computed,
+      std::fill(p + mask_.seen_by(begin + row + i, meeting), p + computed,
                 -std::numeric_limits<A>::infinity());
       tops[i] = std::max(top_[row + i], largest(p, computed));
       shrink[i] = top_[row + i] - tops[i];
     }
-    std::fill(shrink + tile_rows, std::end(shrink), A(0));
 #pragma omp simd
     for (std::size_t i = 0; i < std::size(shrink); ++i) shrink[i] = kernel::exponential(shrink[i]);
-    for (std::int64_t i = 0; i < tile_rows; ++i) {
+    for (std::int64_t i = 0; i < rows; ++i) {
       A *p = p_ + i * block_keys, *weight = weight_ + (row + i) * lanes<A>;
       const A top = tops[i];
       Vector<A> sum = load(weight) * shrink[i];
@@ -219,7 +173,7 @@ class Forward {
         sum += load(p + c);
       });
       store(weight, sum);
-      if (kept_.drops()) drop(p, begin + row + i, key, seen);
+      if (kept_.drops()) drop(p, begin + row + i, meeting);
       if (tops[i] > top_[row + i]) {
         A* sums = sums_ + (row + i) * width_;
         each_vector<A>(width_,
@@ -227,16 +181,16 @@ class Forward {
         top_[row + i] = top;
       }
     }
-    multiply_rows<true>(as_left<T>(p_, tile_rows, computed, block_keys, weights_),
-                        values_ + key / step<T> * width_, width_, round_up(seen, step<T>) / step<T>,
-                        sums_ + row * width_, width_, width_);
+    add_products<T>(rows, as_left<T>(p_, rows, computed, block_keys, weights_), meeting, seen,
+                    values_, width_, sums_ + row * width_);
   }
 
   // Zeroes the weights that dropout drops. The factor of the others is in the division at the end.
-  void drop(A* p, std::int64_t query, std::int64_t key, std::int64_t seen) const {
-    const std::int64_t row = first_index_ + query * kept_.keys + key;
-    for (std::int64_t c = 0; c < seen; ++c)
-      if (!kept_(row, c)) p[c] = 0;
+  void drop(A* p, std::int64_t query, const Meeting& meeting) const {
+    const std::int64_t row = first_index_ + query * kept_.keys;
+    for (const Meeting::Range& range : meeting)
+      for (std::int64_t c = 0; c < range.count; ++c)
+        if (!kept_(row, range.key + c)) p[range.column + c] = 0;
   }
 
   const AttentionForward& call_;
@@ -268,9 +222,8 @@ class Backward {
       *tile = space.take<Element<T>>(tile_queries / step<T> * width_);
     for (Element<T>** tile : {&p_left_, &d_s_left_, &panel_})
       *tile = space.take<Element<T>>(tile_queries * block_keys);
-    // A range of keys that ends with the last panel adds zeros to the rows behind it.
-    d_keys_ = space.take<A>((padded + tile_rows) * width_);
-    d_values_ = space.take<A>((padded + tile_rows) * width_);
+    d_keys_ = space.take<A>(padded * width_);
+    d_values_ = space.take<A>(padded * width_);
     d_q_ = space.take<A>(tile_queries * width_);
     p_ = space.take<A>(tile_queries * block_keys);
     d_s_ = space.take<A>(tile_queries * block_keys);
@@ -300,15 +253,14 @@ class Backward {
  private:
   void query_head(std::int64_t sequence, std::int64_t head) {
     const Matrix& q = call_.forward.q;
-    Head<const T> queries(q, sequence, head), d_outs(call_.d_out, sequence, head);
-    const Head<const T> outs(call_.forward.out, sequence, head);
+    const Head<const T> queries(q, sequence, head), d_outs(call_.d_out, sequence, head),
+        outs(call_.forward.out, sequence, head);
     const A* log_sum_exp =
         call_.forward.log_sum_exp.template as<A>() + (sequence * q.batch[1] + head) * q.rows;
     first_index_ = kept_.row(sequence, head, 0);
     for (std::int64_t begin = 0, count; begin < q.rows; begin += count) {
       count = walk_.tile_end(begin) - begin;
-      const std::int64_t rows = round_up(count, tile_rows);
-      queries.rows = d_outs.rows = begin + count;
+      const std::int64_t rows = round_up(count, 2);
       pack_left(queries, begin, rows, q_);
       pack_left(d_outs, begin, rows, d_out_);
       pack_right(queries, begin, rows, width_, q_rows_);
@@ -322,65 +274,63 @@ class Backward {
         delta_[row] = sum;
         log_sum_exp_[row] = row < count ? log_sum_exp[begin + row] : A(0);
       }
-      walk_.each_range(head, begin, count,
-                       [&](std::int64_t key, std::int64_t keys) { meet(begin, rows, key, keys); });
+      walk_.each_meeting(head, begin, count,
+                         [&](const Meeting& meeting) { meet(begin, rows, meeting); });
       unpack(d_q_, width_, scale_, Head<T>(call_.d_q, sequence, head), begin, count);
     }
   }
 
-  // Processes a tile of queries and a block of keys.
-  void meet(std::int64_t begin, std::int64_t rows, std::int64_t key, std::int64_t keys) {
-    if (mask_.seen_by(begin + rows - 1, key, keys) == 0) return;
-    const std::int64_t columns = round_up(keys, chunk), panels = round_up(keys, tile_rows);
+  // Processes a tile of queries and a meeting of keys.
+  void meet(std::int64_t begin, std::int64_t rows, const Meeting& meeting) {
+    if (mask_.seen_by(begin + rows - 1, meeting) == 0) return;
+    const std::int64_t columns = round_up(meeting.count, chunk);
     for (std::int64_t row = 0; row < rows; row += tile_rows) {
       A *p = p_ + row * block_keys, *d_s = d_s_ + row * block_keys;
-      const std::int64_t seen = mask_.seen_by(begin + row + tile_rows - 1, key, keys);
+      const std::int64_t some = std::min<std::int64_t>(tile_rows, rows - row);
+      const std::int64_t seen = mask_.seen_by(begin + row + some - 1, meeting);
       if (seen == 0) {
-        std::fill_n(p, tile_rows * block_keys, A(0));
-        std::fill_n(d_s, tile_rows * block_keys, A(0));
+        std::fill_n(p, some * block_keys, A(0));
+        std::fill_n(d_s, some * block_keys, A(0));
         continue;
       }
       const std::int64_t computed = round_up(seen, lanes<A>);
-      multiply_rows<false>(Left<Element<T>>{q_ + row * depth_, depth_, 1},
-                           at_key(keys_, key, depth_), block_keys, depth_, p, block_keys, computed);
-      multiply_rows<false>(Left<Element<T>>{d_out_ + row * depth_, depth_, 1},
-                           at_key(values_, key, depth_), block_keys, depth_, d_s, block_keys,
-                           computed);
-      for (std::int64_t i = 0; i < tile_rows; ++i) {
-        A *of_p = p + i * block_keys, *of_d_s = d_s + i * block_keys;
-        differentiate(of_p, of_d_s, row + i, begin + row + i, key, columns,
-                      mask_.seen_by(begin + row + i, key, keys));
-        std::fill(of_p + columns, of_p + std::max(columns, panels), A(0));
-        std::fill(of_d_s + columns, of_d_s + std::max(columns, panels), A(0));
+      multiply_keys(some, Left<Element<T>>{q_ + row * depth_, depth_, 1}, keys_, depth_, meeting, p,
+                    computed);
+      multiply_keys(some, Left<Element<T>>{d_out_ + row * depth_, depth_, 1}, values_, depth_,
+                    meeting, d_s, computed);
+      for (std::int64_t i = 0; i < some; ++i)
+        differentiate(p + i * block_keys, d_s + i * block_keys, row + i, begin + row + i, meeting,
+                      columns, mask_.seen_by(begin + row + i, meeting));
+      add_products<T>(some, as_left<T>(d_s, some, columns, block_keys, panel_), meeting, seen,
+                      key_rows_, width_, d_q_ + row * width_);
+    }
+    const Left<Element<T>> p = as_transposed_left<T>(p_, rows, columns, block_keys, p_left_);
+    const Left<Element<T>> d_s = as_transposed_left<T>(d_s_, rows, columns, block_keys, d_s_left_);
+    for (const Meeting::Range& range : meeting)
+      for (std::int64_t j = 0; j < range.count; j += tile_rows) {
+        const std::int64_t key = range.key + j;
+        const std::int64_t some = std::min<std::int64_t>(tile_rows, round_up(range.count - j, 2));
+        // Rows before the first row that sees one of these keys are zero.
+        const std::int64_t first =
+            mask_.causal ? std::clamp<std::int64_t>(key - begin, 0, rows) / step<T> : 0;
+        const std::int64_t depth = rows / step<T> - first;
+        const auto from = [&](Left<Element<T>> whole) {
+          whole.data += first * whole.k_stride + range.column + j;
+          return whole;
+        };
+        multiply_rows<true>(some, from(p), d_out_rows_ + first * width_, width_, depth,
+                            d_values_ + key * width_, width_, width_);
+        multiply_rows<true>(some, from(d_s), q_rows_ + first * width_, width_, depth,
+                            d_keys_ + key * width_, width_, width_);
       }
-      multiply_rows<true>(as_left<T>(d_s, tile_rows, columns, block_keys, panel_),
-                          key_rows_ + key / step<T> * width_, width_,
-                          round_up(seen, step<T>) / step<T>, d_q_ + row * width_, width_, width_);
-    }
-    const Left<Element<T>> p = as_transposed_left<T>(p_, rows, panels, block_keys, p_left_);
-    const Left<Element<T>> d_s = as_transposed_left<T>(d_s_, rows, panels, block_keys, d_s_left_);
-    for (std::int64_t j = 0; j < keys; j += tile_rows) {
-      // Rows before the first row that sees one of these keys are zero.
-      const std::int64_t first =
-          mask_.causal ? std::clamp<std::int64_t>(key + j - begin, 0, rows) / step<T> : 0;
-      const std::int64_t depth = rows / step<T> - first, at = (key + j) * width_;
-      const auto from = [&](Left<Element<T>> whole) {
-        whole.data += first * whole.k_stride + j;
-        return whole;
-      };
-      multiply_rows<true>(from(p), d_out_rows_ + first * width_, width_, depth, d_values_ + at,
-                          width_, width_);
-      multiply_rows<true>(from(d_s), q_rows_ + first * width_, width_, depth, d_keys_ + at, width_,
-                          width_);
-    }
   }
 
   // Replaces scores by probabilities, and gradients of probabilities by gradients of scores. Both
   // become zero from `seen` to `columns`.
-  void differentiate(A* p, A* d_s, std::int64_t row, std::int64_t query, std::int64_t key,
+  void differentiate(A* p, A* d_s, std::int64_t row, std::int64_t query, const Meeting& meeting,
                      std::int64_t columns, std::int64_t seen) {
     const A log_sum_exp = log_sum_exp_[row], delta = delta_[row], scale = scale_;
-    if (kept_.drops()) return differentiate_kept(p, d_s, row, query, key, seen);
+    if (kept_.drops()) return differentiate_kept(p, d_s, row, query, meeting, seen);
     for (std::int64_t first = 0; first < columns; first += chunk) {
 #pragma omp simd
       for (std::int64_t c = first; c < first + chunk; ++c) {
@@ -394,16 +344,17 @@ class Backward {
   }
 
   // The same with dropout: probabilities that are used, and gradients of those before dropout.
-  void differentiate_kept(A* p, A* d_s, std::int64_t row, std::int64_t query, std::int64_t key,
-                          std::int64_t seen) {
+  void differentiate_kept(A* p, A* d_s, std::int64_t row, std::int64_t query,
+                          const Meeting& meeting, std::int64_t seen) {
     const A factor = static_cast<A>(kept_.factor);
-    const std::int64_t first = first_index_ + query * kept_.keys + key;
-    for (std::int64_t c = 0; c < seen; ++c) {
-      const A probability = kernel::exponential(p[c] * scale_ - log_sum_exp_[row]);
-      const A kept = kept_(first, c) ? factor : A(0);
-      p[c] = probability * kept;
-      d_s[c] = probability * (d_s[c] * kept - delta_[row]);
-    }
+    const std::int64_t first = first_index_ + query * kept_.keys;
+    for (const Meeting::Range& range : meeting)
+      for (std::int64_t c = range.column; c < std::min(range.column + range.count, seen); ++c) {
+        const A probability = kernel::exponential(p[c] * scale_ - log_sum_exp_[row]);
+        const A kept = kept_(first, range.key + c - range.column) ? factor : A(0);
+        p[c] = probability * kept;
+        d_s[c] = probability * (d_s[c] * kept - delta_[row]);
+      }
     std::fill(p + seen, p + block_keys, A(0));
     std::fill(d_s + seen, d_s + block_keys, A(0));
   }

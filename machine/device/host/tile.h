@@ -75,41 +75,60 @@ struct Left {
   std::int64_t row_stride, k_stride;
 };
 
+// Element (k, vector) of a right operand whose columns are neighbours.
+template <class E>
+struct Right {
+  const E* data;
+  std::int64_t stride;
+  template <class A>
+  const E* at(std::int64_t k, int vector) const {
+    return data + k * stride + vector * lanes<A>;
+  }
+};
+// A right operand whose vectors are anywhere.
+template <class E, int vectors>
+struct Gathered {
+  const E* data[vectors];
+  std::int64_t stride;
+  template <class A>
+  const E* at(std::int64_t k, int vector) const {
+    return data[vector] + k * stride;
+  }
+};
+
 // c[row][0 ... vectors) = (adds ? c : 0) + sum over k < depth of left(row, k) * right[k].
-template <int vectors, bool adds, class E, class A>
-inline void multiply_tile(Left<E> left, const E* right, std::int64_t right_stride,
-                          std::int64_t depth, A* c, std::int64_t c_stride) {
-  Vector<A> sums[tile_rows][vectors];
+template <int rows, int vectors, bool adds, class E, class R, class A>
+[[gnu::always_inline]] inline void multiply_tile(Left<E> left, const R& right, std::int64_t depth,
+                                                 A* c, std::int64_t c_stride) {
+  Vector<A> sums[rows][vectors];
 #pragma GCC unroll 6
-  for (int row = 0; row < tile_rows; ++row)
+  for (int row = 0; row < rows; ++row)
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v)
       sums[row][v] = adds ? load(c + row * c_stride + v * lanes<A>) : Vector<A>{};
   for (std::int64_t k = 0; k < depth; ++k) {
-    decltype(load(right)) b[vectors];
+    decltype(load(left.data)) b[vectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) b[v] = load(right + k * right_stride + v * lanes<A>);
+    for (int v = 0; v < vectors; ++v) b[v] = load(right.template at<A>(k, v));
 #pragma GCC unroll 6
-    for (int row = 0; row < tile_rows; ++row) {
+    for (int row = 0; row < rows; ++row) {
       const E a = left.data[row * left.row_stride + k * left.k_stride];
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) add_product(sums[row][v], a, b[v]);
     }
   }
 #pragma GCC unroll 6
-  for (int row = 0; row < tile_rows; ++row)
+  for (int row = 0; row < rows; ++row)
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) store(c + row * c_stride + v * lanes<A>, sums[row][v]);
 }
 
-// Computes tile_rows rows of c. cols must be a multiple of lanes.
-template <bool adds, class E, class A>
-inline void multiply_rows(Left<E> left, const E* right, std::int64_t right_stride,
-                          std::int64_t depth, A* c, std::int64_t c_stride, std::int64_t cols) {
-  std::int64_t col = 0;
+// Calls visit<vectors>(first) for tiles of all vectors, the widest first.
+template <class Visit>
+[[gnu::always_inline]] inline void each_tile(int all, const Visit& visit) {
+  int first = 0;
   const auto step = [&]<int vectors>() {
-    for (; col + vectors * lanes<A> <= cols; col += vectors * lanes<A>)
-      multiply_tile<vectors, adds>(left, right + col, right_stride, depth, c + col, c_stride);
+    for (; first + vectors <= all; first += vectors) visit.template operator()<vectors>(first);
   };
   if constexpr (most_vectors >= 4) {
     step.template operator()<4>();
@@ -117,6 +136,47 @@ inline void multiply_rows(Left<E> left, const E* right, std::int64_t right_strid
   }
   step.template operator()<2>();
   step.template operator()<1>();
+}
+
+// Calls visit<rows>() for 2, 4 or 6 rows.
+template <class Visit>
+[[gnu::always_inline]] inline void with_rows(std::int64_t rows, const Visit& visit) {
+  static_assert(tile_rows == 6);
+  if (rows == 6) return visit.template operator()<6>();
+  if (rows == 4) return visit.template operator()<4>();
+  visit.template operator()<2>();
+}
+
+// Computes 2, 4 or 6 rows of c. cols must be a multiple of lanes.
+template <bool adds, class E, class A>
+[[gnu::always_inline]] inline void multiply_rows(std::int64_t rows, Left<E> left, const E* right,
+                                                 std::int64_t right_stride, std::int64_t depth,
+                                                 A* c, std::int64_t c_stride, std::int64_t cols) {
+  with_rows(
+      rows, [&]<int count>() __attribute__((always_inline)) {
+        each_tile(
+            static_cast<int>(cols / lanes<A>), [&]<int vectors>(
+                                                   int first) __attribute__((always_inline)) {
+              const std::int64_t col = first * lanes<A>;
+              multiply_tile<count, vectors, adds>(left, Right<E>{right + col, right_stride}, depth,
+                                                  c + col, c_stride);
+            });
+      });
+}
+
+// The same, without sums before, of a right operand in `count` vectors.
+template <class E, class A>
+inline void multiply_gathered(std::int64_t rows, Left<E> left, const E* const* right,
+                              std::int64_t right_stride, std::int64_t depth, A* c,
+                              std::int64_t c_stride, int count) {
+  with_rows(rows, [&]<int number>() {
+    each_tile(
+        count, [&]<int vectors>(int first) __attribute__((always_inline)) {
+          Gathered<E, vectors> some{{}, right_stride};
+          for (int v = 0; v < vectors; ++v) some.data[v] = right[first + v];
+          multiply_tile<number, vectors, false>(left, some, depth, c + first * lanes<A>, c_stride);
+        });
+  });
 }
 
 }  // namespace machine::host

@@ -12,7 +12,7 @@ namespace {
 struct Sizes {
   std::int64_t sequences, heads, kv_heads, blocks, block, head;
   bool causal = false;
-  int one_in = 2;  // of the blocks is present; 1: all
+  int one_in = 2;  // of the blocks is present; 1: all; 0: those on the diagonal
   std::vector<std::int32_t> lengths = {};
   double dropout = 0;
   std::int64_t rows() const { return blocks * block; }
@@ -23,13 +23,15 @@ constexpr double scale = 0.125;
 
 // Blocks that are shorter and longer than the tiles and panels of the kernels, alone and in ranges,
 // up to the last key of the last panel. Rows and columns without a block. Grouped heads. Padding
-// that hides all present keys of some queries. Dropout. Heads of each width of the CUDA kernels.
+// that hides all present keys of some queries. A block whose first keys come after a full panel.
+// Dropout. Heads of each width of the CUDA kernels.
 const Sizes cases[] = {
     {1, 1, 1, 1, 16, 1},
     {1, 2, 2, 6, 16, 20},
     {1, 1, 1, 7, 16, 16, true},
     {2, 1, 1, 3, 32, 33, true, 1},
     {1, 2, 1, 2, 64, 72},
+    {1, 1, 1, 3, 64, 8, true, 0},
     {1, 1, 1, 2, 48, 130, true},
     {3, 2, 1, 4, 16, 8, false, 3, {64, 0, 21}},
     {2, 2, 2, 3, 32, 12, true, 3, {50, 96}, 0.3},
@@ -59,9 +61,10 @@ class SparseAttentions : public OnDevice {
   }
   Call make(const Sizes& s) {
     Call c;
-    std::uniform_int_distribution<int> draw(1, s.one_in);
+    std::uniform_int_distribution<int> draw(1, std::max(1, s.one_in));
     for (std::int64_t i = 0; i < s.heads * s.blocks * s.blocks; ++i)
-      c.present.push_back(draw(generator_) == 1);
+      c.present.push_back(s.one_in > 0 ? draw(generator_) == 1
+                                       : i / s.blocks % s.blocks == i % s.blocks);
     const auto heads = [&](std::int64_t count, bool result) {
       const Shape shape{s.sequences * s.rows(), count * s.head};
       return heads_of(result ? empty(shape) : random(shape), s, count);
