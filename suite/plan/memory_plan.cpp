@@ -28,7 +28,8 @@ Widths widths(const TrainingConfig& training) {
   const bool narrow = training.precision.dtype != machine::Dtype::float32;
   const TrainingConfig::Optimizer& optimizer = training.optimizer;
   const bool two = optimizer.type == "adamw" || optimizer.type == "lamb";
-  const bool none = optimizer.type == "sgd" && optimizer.momentum == 0;
+  const bool none =
+      optimizer.type == "adafactor" || (optimizer.type == "sgd" && optimizer.momentum == 0);
   const double moments = two ? 8 : none ? 0 : 4;
   const std::string& sent = training.zero.communication_data_type;
   const double value = narrow ? 2 : 4;

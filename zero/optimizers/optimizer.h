@@ -20,7 +20,8 @@
 //   Adafactor     1       0            4            0      (and a mean for each row and column; of
 //                                                           vectors the second moment)
 // In units of 16-bit weights the numbers are twice as large: 2, 4, 4, 4 and 6. The decay mask of
-// all rules except plain SGD and LAMB, one byte per element, is a buffer and is counted separately.
+// rules of flat ranges except plain SGD, and of what Muon leaves to AdamW, one byte per element, is
+// a buffer and is counted separately.
 //
 // A step of AdamW over 16-bit values reads gradient, master and moments (16 bytes per element) and
 // writes master, moments and values (14 bytes). It reads one more byte if the mask differs between

@@ -31,8 +31,7 @@ enum class Over : unsigned char {
 inline constexpr Over all_overs[] = {Over::embedding, Over::tp, Over::dp, Over::edp};
 std::string_view name(Over over);
 
-// What of a parameter Muon orthogonalizes (zero/matrices/muon.h) or Adafactor factors
-// (adafactor.h).
+// What of a parameter Muon orthogonalizes or Adafactor factors (zero/matrices).
 struct MatrixRow {
   enum class Cut : unsigned char { nothing, rows, columns };  // what tp shards
   std::int64_t columns = 0;                                   // of this rank's shard; 0: neither
