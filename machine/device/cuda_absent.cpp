@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "machine/base/error.h"
-#include "machine/device/cuda/sparse_attention.h"
+#include "machine/device/cuda/sparse/sparse_attention.h"
 #include "machine/device/device.h"
 
 namespace machine::cuda {

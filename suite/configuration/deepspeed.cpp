@@ -7,7 +7,7 @@
 
 #include "machine/base/names.h"
 #include "suite/configuration/readers.h"
-#include "suite/configuration/sparse_attention.h"
+#include "suite/configuration/sections/sparse_attention.h"
 #include "suite/files/mapped_file.h"
 #include "suite/options/options.h"
 

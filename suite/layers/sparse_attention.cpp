@@ -5,9 +5,10 @@
 // memory grows with the square of the sequence (suite/layers/self_attention.cpp). Selective
 // recomputation gives the same bits.
 //
-// The reference is plain loops in double over all pairs (suite/reference/masked_attention.h). Its
-// mask is a rule for one pair of blocks (suite/reference/sparse_rule.h). Only the random blocks of
-// `variable` and `bigbird` are the layout's own.
+// The reference is plain loops in double over all pairs
+// (suite/reference/attention/masked_attention.h). Its mask is a rule for one pair of blocks
+// (suite/reference/attention/sparse_rule.h). Only the random blocks of `variable` and `bigbird` are
+// the layout's own.
 
 #include <fmt/format.h>
 
@@ -25,8 +26,8 @@
 #include "machine/device/sparse_attention.h"
 #include "suite/layers/layer_unit.h"
 #include "suite/layers/self_attention.h"
-#include "suite/reference/masked_attention.h"
-#include "suite/reference/sparse_rule.h"
+#include "suite/reference/attention/masked_attention.h"
+#include "suite/reference/attention/sparse_rule.h"
 #include "suite/reference/whole_values.h"
 
 namespace suite {

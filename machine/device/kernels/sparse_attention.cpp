@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "machine/base/error.h"
-#include "machine/device/cuda/sparse_attention.h"
+#include "machine/device/cuda/sparse/sparse_attention.h"
 #include "machine/device/host/sparse_attention.h"
 #include "machine/device/kernels/block_lists.h"
 #include "machine/device/kernels/checks.h"

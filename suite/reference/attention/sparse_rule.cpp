@@ -1,4 +1,4 @@
-#include "suite/reference/sparse_rule.h"
+#include "suite/reference/attention/sparse_rule.h"
 
 #include <cstdlib>
 

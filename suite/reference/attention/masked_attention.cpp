@@ -1,4 +1,4 @@
-#include "suite/reference/masked_attention.h"
+#include "suite/reference/attention/masked_attention.h"
 
 #include <cmath>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "suite/configuration/sparse_attention.h"
+#include "suite/configuration/sections/sparse_attention.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
-#include "machine/device/cuda/sparse_attention.h"
+#include "machine/device/cuda/sparse/sparse_attention.h"
 
 #include <algorithm>
 #include <set>
 
-#include "machine/device/cuda/attention_blocks.cuh"
 #include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/ptx.cuh"
+#include "machine/device/cuda/sparse/attention_blocks.cuh"
 
 namespace machine::cuda {
 namespace {
