@@ -13,8 +13,8 @@
 #include <cstdint>
 
 #include "machine/device/host/tile.h"
-#include "machine/device/kernels/block_lists.h"
 #include "machine/device/kernels/functions.h"
+#include "machine/device/sparse/block_lists.h"
 
 namespace machine::host {
 
