@@ -180,6 +180,15 @@ void validate(const TrainingConfig& config) {
                                   options.gradient_compression.algorithm};
   check_muon(config.optimizer.rule(), limits);
   check_adafactor(config.optimizer.rule(), limits);
+  if (config.optimizer.type == "adafactor" && degrees.pp > 1 &&
+      std::max(degrees.tp, config.shards()) > 2 &&
+      !config.model.untie_embeddings_and_output_weights)
+    throw std::invalid_argument(fmt::format(
+        "optimizer adafactor with a tied embedding over pipeline stages requires at most 2 ranks "
+        "of "
+        "tp and of dp (got {} and {}), because two stages would add the table's squares in "
+        "different orders",
+        degrees.tp, config.shards()));
   check(options.plus_plus, {.stage = stage,
                             .dp = config.shards(),
                             .ep = config.expert_parallel,

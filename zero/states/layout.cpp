@@ -74,7 +74,9 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
   for (const int index : ready_order(plan)) {
     const auto at = static_cast<std::size_t>(index);
     const GradientRow& row = plan.rows[at];
-    const bool by_parts = !options.parts.empty(), tied = by_parts && is_tied(row);
+    // A tied matrix has its own bucket, so both stages add up its squares by the same shards.
+    const bool by_parts = !options.parts.empty(),
+               tied = (by_parts || row.is_matrix()) && is_tied(row);
     const int part = by_parts ? options.parts[at] : 0;
     const int chunk = options.chunks.empty() ? 0 : options.chunks[at];
     const bool persistent = persistent_row[at];
