@@ -29,8 +29,6 @@ AttentionSizes attention_sizes(const ContextParallelCase& c) {
           c.causal};
 }
 
-std::uint64_t unsigned_of(std::int64_t value) { return static_cast<std::uint64_t>(value); }
-
 }  // namespace
 
 Sweep<ContextParallelCase> context_parallel_axes() {

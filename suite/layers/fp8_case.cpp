@@ -39,7 +39,7 @@ struct Sizes {
   }
 };
 
-std::string why_no_case(const Fp8Case& c) {
+std::string why_no_product(const Fp8Case& c) {
   for (const auto& [axis, value] : {std::pair("tokens", c.tokens),
                                     {"input_size", c.input_size},
                                     {"output_size", c.output_size}})
@@ -108,7 +108,7 @@ Sweep<Fp8Case> fp8_sweep() {
       .axis("tokens", &Case::tokens, 256)
       .axis("input_size", &Case::input_size, 192)
       .axis("output_size", &Case::output_size, 384);
-  sweep.only(why_no_case);
+  sweep.only(why_no_product);
   const auto recipes = vary(&Case::fp8_recipe, {"delayed", "tensorwise", "blockwise", "mxfp8"}),
              modes = vary(&Case::parallel_mode, {"column", "row"}),
              formats = vary(&Case::fp8_format, {"hybrid", "e4m3"}),
