@@ -42,8 +42,15 @@ void RowParallelLinear::forward(const Tensor& x, const Tensor& y) {
 
 Tensor RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x, Category kept) {
   if (fp8_) {
-    if (gathers_codes()) add_bias_gradient(d_y);
-    return fp8_->input_gradient(d_y, weight_.value, d_x, kept);
+    Tensor sums;
+    if (gathers_codes() && options_.bias) {
+      sums = context_.row_values(d_y.cols(), kept);
+      context_.kernels().fill(sums, 0);
+      context_.kernels().accumulate_column_sums(d_y, sums);
+    }
+    const Tensor all = fp8_->input_gradient(d_y, weight_.value, d_x, kept);
+    if (sums) bias_sums_[all.data()] = sums;
+    return all;
   }
   const Tensor part =
       scatters() ? context_.tensor({d_x.rows(), in_ / context_.tp.size()}, Category::buffers) : d_x;
@@ -62,13 +69,13 @@ void RowParallelLinear::backward_weights(const Tensor& x, const Tensor& all_d_y)
   else if (weight_.gradient)  // not frozen
     gemm(context_.stream(), matrix(all_d_y).transposed(), own_columns(x), matrix(weight_.gradient),
          1, 1);
+  if (!options_.bias) return;
+  const auto sums = bias_sums_.extract(all_d_y.data());
+  if (!bias_.gradient) return;
+  if (!sums.empty()) return context_.kernels().accumulate(sums.mapped(), bias_.gradient);
   const std::int64_t own = context_.own_rows(all_d_y.rows());
-  if (!gathers_codes()) add_bias_gradient(all_d_y.row_range(context_.first_row(own), own));
-}
-
-void RowParallelLinear::add_bias_gradient(const Tensor& own_d_y) const {
-  if (options_.bias && bias_.gradient)
-    context_.kernels().accumulate_column_sums(own_d_y, bias_.gradient);
+  context_.kernels().accumulate_column_sums(all_d_y.row_range(context_.first_row(own), own),
+                                            bias_.gradient);
 }
 
 Parameters RowParallelLinear::parameters() {

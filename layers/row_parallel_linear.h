@@ -15,6 +15,7 @@
 // backward_input adds the bias's gradient.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -52,7 +53,6 @@ class RowParallelLinear {
  private:
   bool scatters() const { return !options_.input_is_parallel && context_.tp.size() > 1; }
   bool gathers_codes() const { return fp8_ && context_.sequence_parallel; }
-  void add_bias_gradient(const Tensor& own_d_y) const;
   Matrix own_columns(const Tensor& x) const;
 
   Context context_;
@@ -60,6 +60,9 @@ class RowParallelLinear {
   RowOptions options_;
   Parameter weight_, bias_;           // the bias is declared even without options.bias
   std::shared_ptr<Fp8Products> fp8_;  // null unless context.fp8 is on
+  // Sums of the columns of d_y, by the gathered codes that stand for it in backward_weights. Only
+  // there gradients may be written.
+  std::map<const void*, Tensor> bias_sums_;
 };
 
 }  // namespace layers

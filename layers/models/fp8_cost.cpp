@@ -49,6 +49,7 @@ Fp8LinearMemory linear_memory(const GptConfig& config, const StageCase& stage, s
   if (gathers_d_y) {
     memory.gathered = bytes(n * out);
     memory.gathered_scales = bytes(d_y) - memory.gathered;
+    if (!config.disable_bias_linear) memory.bias_sums = bytes(floats(out));
   }
   if (!coding.one_scale()) return memory;
   memory.scale = memory.scale_of_d_y = memory.inverse_of_d_y = floats(2);

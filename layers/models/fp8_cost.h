@@ -35,6 +35,7 @@ struct Fp8LinearMemory {
   std::size_t scale = 0;  // of x, from forward to backward_weights, with its inverse
   std::size_t scale_of_d_y = 0, inverse_of_d_y = 0;  // during and after backward_input
   std::size_t gathered = 0, gathered_scales = 0;  // of d_y, from backward_input to backward_weights
+  std::size_t bias_sums = 0;                      // columns of a gathered d_y, as long as its codes
   std::size_t state = 0;                          // between micro-batches
 };
 struct Fp8BlockMemory {

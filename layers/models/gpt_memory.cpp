@@ -273,6 +273,7 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
           {later, "its inverse", m->inverse_of_d_y, d, w},
           {later, "codes of d_y of all rows", m->gathered, m->scale > 0 ? d : d_end, w_end},
           {later, "their scales", m->gathered_scales, d_end, w},
+          {later, "sums of their columns", m->bias_sums, d, w},
           {now,   "operands of the weights' gradient", m->backward_weights, w, w},
       };
       rows.insert(rows.end(), of_fp8.begin(), of_fp8.end());

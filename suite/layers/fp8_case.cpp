@@ -205,12 +205,14 @@ Fp8Memory fp8_memory(const Fp8Case& c) {
   const std::int64_t forward = z.along_cols(z.n, z.in) + z.weight(false) +
                                4 * (z.n * z.in + z.out * z.in) + (wide ? 0 : 4 * z.n * z.out) +
                                (rows_cut && !c.column() ? E * z.n * z.out : 0);
-  const std::int64_t input = z.along_cols(z.n, z.out) + z.weight(true) + scales +
+  // Sums of the columns of d_y, whose codes alone are kept for the gradient of the bias.
+  const std::int64_t sums = rows_cut && !c.column() ? 4 * z.out : 0;
+  const std::int64_t input = z.along_cols(z.n, z.out) + z.weight(true) + scales + sums +
                              4 * (z.n * z.out + z.out * z.in) + (wide ? 0 : 4 * z.n * z.in) +
                              (rows_cut && c.column() ? E * z.n * z.in : 0);
   // With gathered codes only the inverse is kept.
   const std::int64_t weights = z.along_rows(z.n, z.in) + z.along_rows(z.n, z.out) +
-                               4 * z.n * (z.in + z.out) +
+                               4 * z.n * (z.in + z.out) + sums +
                                (rows_cut && !c.column() ? scales / 2 : scales);
   // Delayed scaling has two tensors forward and one backward: recorded amaxes, history, scales.
   const std::int64_t state =

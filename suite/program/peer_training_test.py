@@ -27,7 +27,8 @@ HIDDEN, HEADS, BUCKETS = 32, 4, 32
 CASE = ["--reference", "none", "--no-limits", "--max-seconds", "0.01", "--dtype", "float", "--transport", "shared_memory",
         "--optimizer", "adamw", "--model-args", "none", "--micro-batch-size", "1", "--uneven-tokens", "off",
         "--recompute-granularity", "none", "--use-flash-attn", "off", "--schedule", "1f1b", "--offload_optimizer", "none",
-        "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default", "--freeze", "none"]
+        "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default", "--freeze", "none",
+        "--fp8-format", "none", "--fp8-recipe", "delayed"]
 WORD = (1 << 64) - 1
 
 

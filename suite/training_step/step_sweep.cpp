@@ -294,6 +294,9 @@ void add_8_bit_slices(harness::Sweep<TrainingCase>& sweep) {
              in_8_bits("llama_tiny", "e4m3", "tensorwise") + grids({4}, {2}, {2}, {1}) + rows_cut +
                  Variations{vary("schedule", {"zb_h1"})})
       .slice(usual, name,
+             in_8_bits("tiny", "e4m3", "tensorwise") + grids({4}, {2}, {1}, {2}) + rows_cut +
+                 Variations{vary("zero-stage", {"2"})})
+      .slice(usual, name,
              in_8_bits("tiny", "hybrid", "blockwise") + grids({2}, {2}, {1}, {1}) +
                  Variations{vary("recompute-granularity", {"selective"})})
       .slice(usual, name,
