@@ -80,8 +80,7 @@ class Fp8Linear {
                                        Oracle::determinism};
   static constexpr Counter counters[] = {
       {"fp8_time_over_plain", "", Better::lower, Nature::measured,
-       "time of `fp8_linear`, which emulates 8 bits by float products, over the time of the same "
-       "layer in its dtype"}};
+       "time of emulated products in 8 bits over that of the dtype"}};
 
   static Sweep<Case> sweep() { return fp8_sweep(); }
   static std::string why_not(const Case& c, const Context& context) {

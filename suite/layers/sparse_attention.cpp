@@ -277,7 +277,7 @@ struct SparseAttention final : LayerShell {
       {"computed_density", "", Better::lower, Nature::exact,
        "scores that sparse attention computed in forward, of all pairs"},
       {"sparse_time_over_dense", "", Better::lower, Nature::measured,
-       "core attention over present blocks, by blockwise attention of the same shape"}};
+       "time of sparse attention over that of blockwise attention"}};
   static Sweep<LayerCase> sweep();
   static std::string why_not(const Case& c, const Context& context) {
     return LayerShell::why_not(blockwise(c), context);
