@@ -121,7 +121,8 @@ LayerClaims claims(const LayerCase& c) {
       static_cast<double>(ExpectedBlocks(c).present(0, static_cast<int>(heads)) * b * b) /
       static_cast<double>(heads);
   // Queries of a causal block on the diagonal see half of it.
-  if (c.attention == "unidirectional") pairs -= static_cast<double>(s / b * b * (b - 1) / 2);
+  const std::int64_t later = s / b * (b * (b - 1) / 2);
+  if (c.attention == "unidirectional") pairs -= static_cast<double>(later);
   // Two products forward and four backward, of the pairs that are seen.
   found.flops = 6.0 *
                 (static_cast<double>(c.tokens() * 4 * h * h) +
