@@ -116,7 +116,8 @@ class SparseAttentions : public OnDevice {
       off += (values[i] - want[i]) * (values[i] - want[i]);
       size += want[i] * want[i];
     }
-    const double terms = static_cast<double>(s.head + s.rows() * s.heads / s.kv_heads);
+    const std::int64_t shared = s.heads / s.kv_heads;
+    const double terms = static_cast<double>(s.head + s.rows() * shared);
     const double bound =
         (is_narrow() ? 8 * unit_roundoff(dtype()) : 0) + 4 * terms * sum_roundoff(dtype());
     EXPECT_TRUE(std::sqrt(off) <=
