@@ -103,6 +103,28 @@ double collective_s(const Cluster& cluster, Operation operation, const Spread& g
   return best;
 }
 
+namespace {
+double bytes_of(const collectives::CollectiveCalls& one) {
+  return static_cast<double>(one.elements) * static_cast<double>(machine::size_of(one.dtype));
+}
+}  // namespace
+
+double collective_s(const Cluster& cluster, const Spread& group,
+                    const std::vector<collectives::CollectiveCalls>& calls) {
+  double seconds = 0;
+  for (const collectives::CollectiveCalls& one : calls)
+    seconds +=
+        static_cast<double>(one.calls) * collective_s(cluster, one.operation, group, bytes_of(one));
+  return seconds;
+}
+
+double sent_bytes(const std::vector<collectives::CollectiveCalls>& calls) {
+  double bytes = 0;
+  for (const collectives::CollectiveCalls& one : calls)
+    bytes += static_cast<double>(one.calls) * sent_bytes(one.operation, one.ranks, bytes_of(one));
+  return bytes;
+}
+
 double exchange_s(const Cluster& cluster, const Spread& group, double messages, double bytes) {
   if (group.ranks == 1) return 0;
   if (!group.leaves_node()) return messages * cluster.node.latency_s + bytes / cluster.node.rate();

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "collectives/communicator/calls.h"
 #include "collectives/plan.h"
 #include "suite/predict/cluster.h"
 
@@ -48,6 +49,10 @@ double collective_s(const Cluster& cluster, machine::Operation operation, const 
 double exchange_s(const Cluster& cluster, const Spread& group, double messages, double bytes);
 // Returns the bytes that a rank of a ring sends.
 double sent_bytes(machine::Operation operation, int ranks, double bytes);
+// The same of a sequence of calls over one group.
+double collective_s(const Cluster& cluster, const Spread& group,
+                    const std::vector<collectives::CollectiveCalls>& calls);
+double sent_bytes(const std::vector<collectives::CollectiveCalls>& calls);
 
 // The links between two ranks of a group that fills nodes one after another: those of a node, or
 // the adapter of the sender alone.

@@ -188,17 +188,6 @@ void add_ends(const TrainingConfig& config, const Gpu& gpu, bool first, bool las
   }
 }
 
-double tp_seconds(const std::vector<layers::CollectiveCalls>& calls, const Cluster& cluster,
-                  const Spread& tp) {
-  double seconds = 0;
-  for (const layers::CollectiveCalls& one : calls)
-    seconds += static_cast<double>(one.calls) *
-               collective_s(cluster, one.operation, tp,
-                            static_cast<double>(one.elements) *
-                                static_cast<double>(machine::size_of(one.dtype)));
-  return seconds;
-}
-
 // Splits communication between hidden and exposed. Products in t parts leave the first or last
 // part's collective exposed.
 void add_tp(Seconds& pass, double seconds, double beside, bool in_parts, int t) {
@@ -223,10 +212,10 @@ void add_tp(const TrainingConfig& config, const Cluster& cluster, const Software
   layers::StageCase kept = one;
   kept.options.recompute_granularity = RecomputeGranularity::none;
   const Spread tp = spread(cluster, t, 1);
-  const double forward = tp_seconds(layers::forward_calls(shape, one), cluster, tp);
-  const double input = tp_seconds(layers::backward_input_calls(shape, kept), cluster, tp);
-  const double again = tp_seconds(layers::backward_input_calls(shape, one), cluster, tp) - input;
-  const double weights = tp_seconds(layers::backward_weights_calls(shape, one), cluster, tp);
+  const double forward = collective_s(cluster, tp, layers::forward_calls(shape, one));
+  const double input = collective_s(cluster, tp, layers::backward_input_calls(shape, kept));
+  const double again = collective_s(cluster, tp, layers::backward_input_calls(shape, one)) - input;
+  const double weights = collective_s(cluster, tp, layers::backward_weights_calls(shape, one));
   const layers::TpCommOverlap& own = config.activations.tp_comm;
   const bool parts =
       (software.tp_overlap || own.gathers_by_share()) && config.activations.sequence_parallel;
@@ -268,7 +257,7 @@ void add_ep(const TrainingConfig& config, const Cluster& cluster, double layers_
   const layers::MoeCost cost = moe_cost(mixture_case(config));
   const Spread ep = spread(cluster, config.expert_parallel, config.degrees.tp);
   const auto seconds = [&](const layers::MoePass& pass) {
-    double sum = tp_seconds(pass.calls, cluster, ep);
+    double sum = collective_s(cluster, ep, pass.calls);
     for (const auto& [label, traffic] : pass.messages)
       sum += exchange_s(cluster, ep, static_cast<double>(traffic.messages_sent),
                         static_cast<double>(traffic.bytes_sent));
@@ -306,12 +295,7 @@ double expert_bytes(const layers::MoePass& pass) {
   double bytes = 0;
   for (const auto& [label, traffic] : pass.messages)
     bytes += static_cast<double>(traffic.bytes_sent);
-  for (const layers::CollectiveCalls& call : pass.calls)
-    bytes += static_cast<double>(call.calls) *
-             sent_bytes(call.operation, call.ranks,
-                        static_cast<double>(call.elements) *
-                            static_cast<double>(machine::size_of(call.dtype)));
-  return bytes;
+  return bytes + sent_bytes(pass.calls);
 }
 
 Seconds& Seconds::operator+=(const Seconds& other) {

@@ -215,11 +215,7 @@ double tp_bytes(const TrainingConfig& config, int stage) {
   for (const auto& calls :
        {layers::forward_calls(shape, one), layers::backward_input_calls(shape, one),
         layers::backward_weights_calls(shape, one)})
-    for (const layers::CollectiveCalls& call : calls)
-      bytes += static_cast<double>(call.calls) *
-               sent_bytes(call.operation, call.ranks,
-                          static_cast<double>(call.elements) *
-                              static_cast<double>(machine::size_of(call.dtype)));
+    bytes += sent_bytes(calls);
   return bytes * config.micro_batches();
 }
 
