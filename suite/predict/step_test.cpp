@@ -148,8 +148,6 @@ TEST(PredictStep, TpCommOverlapHidesTheCommunicationOfTensorParallelism) {
   EXPECT_EQ(group(with, "tp")->bytes, group(without, "tp")->bytes);
 }
 
-// Rajbhandari et al. 2020, section 7: 2 Psi, 2 Psi and 3 Psi elements; here with the bytes of
-// gradients and values, and m micro-batches.
 // Blockwise attention over cp runs its forward again, with its messages.
 TEST(PredictStep, SelectiveRecomputationSendsOverContextsAgain) {
   TrainingConfig config = gpt3({.tp = 8, .cp = 2, .dp = 4, .pp = 2}, 8);
@@ -162,6 +160,8 @@ TEST(PredictStep, SelectiveRecomputationSendsOverContextsAgain) {
                    stage.forward.cp + stage.forward.cp_hidden);
 }
 
+// Rajbhandari et al. 2020, section 7: 2 Psi, 2 Psi and 3 Psi elements; here with the bytes of
+// gradients and values, and m micro-batches.
 TEST(PredictStep, BytesOfDataParallelismAreThePapers) {
   const Cluster cluster = read_cluster("dgx_h100");
   Software software = find_software("megatron_core");
