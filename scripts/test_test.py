@@ -30,8 +30,9 @@ class Test(unittest.TestCase):
             os.mkdir(self.path(name))
         shutil.copy(os.path.join(HERE, "test"), self.path("scripts"))
         shutil.copy(os.path.join(os.path.dirname(HERE), "CMakePresets.json"), self.root)
-        for name in ("install", "lint", "docs"):
+        for name in ("install", "docs"):
             self.script(f"scripts/{name}", f'#!/bin/sh\n[ "$FAILS" != {name} ]\n')
+        self.script("scripts/lint", "#!/bin/sh\necho lint: ruff: clean\n[ \"$FAILS\" != lint ] || { echo a.cpp: finding; exit 1; }\n")
         self.script("scripts/find_cuda", "#!/bin/sh\necho no nvcc\nexit 1\n")
         self.script("scripts/build", '#!/bin/sh\n[ "$1" != "$BREAKS" ]\n')
         self.script("bin/ctest", CTEST)
@@ -68,6 +69,11 @@ class Test(unittest.TestCase):
         self.assertEqual((code, lines[-1]), (1, "tests: 8 passed, 1 failed, 6 skipped"))
         at = lines.index("test: asan: FAILED: Gemm.Adds after 1.5 s")
         self.assertEqual(lines[at + 1], "3 is not 4")
+
+    def test_findings_of_lint_are_repeated_at_the_end(self):
+        _, lines = self.ran(FAILS="lint")
+        self.assertEqual(lines[lines.index("test: lint: not clean; 0 s") - 1], "a.cpp: finding")
+        self.assertEqual(lines.count("lint: ruff: clean"), 1)
 
     def test_a_preset_that_does_not_build_or_runs_no_test_makes_it_fail(self):
         for environment, words in (({"BREAKS": "tsan"}, "test: tsan: does not build"), ({"NO_TESTS": "tsan"}, "test: tsan: no test ran")):

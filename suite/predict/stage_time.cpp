@@ -117,7 +117,8 @@ class Layer {
   // The experts of a rank in one grouped product each, the router, and the shared expert.
   double expert_products(Way way) const {
     const layers::MoeConfig& mixture = experts_.config;
-    const double own = mixture.num_experts / experts_.degrees.ep, rows = received() / own;
+    const int own = mixture.num_experts / experts_.degrees.ep;
+    const double rows = received() / own;
     double seconds = product(way, n, h, mixture.num_experts) +
                      product(way, rows, h, as_double(mixture.inner()), own) +
                      product(way, rows, as_double(mixture.ffn_hidden_size), h, own);

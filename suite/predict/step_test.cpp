@@ -220,7 +220,8 @@ TEST(PredictStep, GradientsOfExpertsAreReducedAmongTheirReplicas) {
   config.zero.stage = 1;
   const double of_experts = 32.0 * 3 * 14336 * 4096;  // one expert of each layer
   const double others = configuration::parameters_of(config.model) - 8 * of_experts;
-  const double whole = others * (d - 1) / d + of_experts * (d / e - 1) / (d / e);
+  const int replicas = d / e;
+  const double whole = others * (d - 1) / d + of_experts * (replicas - 1) / replicas;
   const Prediction p = predict_step(config, read_cluster("dgx_h100"), software);
   EXPECT_NEAR(group(p, "dp")->bytes / (2 * 2 * whole), 1, 1e-4);
 }
