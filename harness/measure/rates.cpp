@@ -24,13 +24,18 @@ namespace {
 
 using machine::Dtype;
 
+// Other work seldom disturbs all of a larger copy, which takes as long as several smaller ones.
+constexpr std::int64_t repeated_set = 64 << 20;
+
 // Longer copies show progress after each part: on busy cores a copy may take a second.
 constexpr std::size_t part_bytes = std::size_t{64} << 20;
 
-// Finer around the size of the last cache.
-std::vector<std::int64_t> sets(std::int64_t largest) {
+// Finer around the size of the last cache, unless ranks share cores: then a rate is a mean over
+// time slices, in which other ranks have filled the cache.
+std::vector<std::int64_t> sets(std::int64_t largest, bool shares_cores) {
   std::vector<std::int64_t> sets;
-  for (std::int64_t bytes = 4 << 10; bytes <= largest; bytes *= bytes < 4 << 20 ? 4 : 2)
+  for (std::int64_t bytes = 4 << 10; bytes <= largest;
+       bytes *= shares_cores || bytes < 4 << 20 ? 4 : 2)
     sets.push_back(bytes);
   return sets;
 }
@@ -59,40 +64,66 @@ bool cores_are_shared(machine::World& world, const machine::Group& group) {
   return false;
 }
 
+// Copies within its first bytes, so that the pages of all sets are allocated once: that takes
+// longer than copying them.
+struct CopyBuffers {
+  std::int64_t set_bytes = 0;  // of both halves; 0: no set fits into memory
+  machine::Memory from, to;
+};
+
+// Calls copy(begin, bytes) for each part of [begin, end).
+void in_parts(machine::World& world, std::size_t begin, std::size_t end, const auto& copy) {
+  for (; begin < end; begin += part_bytes) {
+    copy(begin, std::min(part_bytes, end - begin));
+    if (end - begin > part_bytes) show_progress(world);
+  }
+}
+
+// Buffers for the largest of the ascending sets that fits into memory.
+CopyBuffers copy_buffers(machine::World& world, const std::vector<std::int64_t>& sets) {
+  machine::Device& device = world.device();
+  for (auto set = sets.rbegin(); set != sets.rend(); ++set) try {
+      const auto half = static_cast<std::size_t>(*set / 2);
+      CopyBuffers buffers{*set, device.allocate(half, machine::Category::buffers),
+                          device.allocate(half, machine::Category::buffers)};
+      // Touched first: untouched pages all read the same zero page.
+      const std::vector<char> pattern(std::min(half, part_bytes), 1);
+      in_parts(world, 0, half, [&](std::size_t at, std::size_t bytes) {
+        for (machine::Memory* const memory : {&buffers.from, &buffers.to})
+          device.stream().copy(static_cast<std::byte*>(memory->data()) + at, pattern.data(), bytes);
+      });
+      device.stream().synchronize();
+      return buffers;
+    } catch (const machine::MachineError& error) {
+      if (error.failure().kind != machine::Failure::Kind::out_of_memory) throw;
+    }
+  return {};
+}
+
 // Returns the shortest time: by one thread or all, through the cache or bypassing it. Bypasses the
 // cache only for sets that exceed the nearest cache.
-double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_cores) {
+double copy_seconds(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes,
+                    bool shares_cores) {
   machine::Device& device = world.device();
   const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
-  const machine::Memory from = device.allocate(half, machine::Category::buffers);
-  const machine::Memory to = device.allocate(half, machine::Category::buffers);
-  auto* const source = static_cast<std::byte*>(from.data());
-  auto* const target = static_cast<std::byte*>(to.data());
-  // Touched first: untouched pages all read the same zero page.
-  const std::vector<char> pattern(std::min(half, part_bytes), 1);
-  const auto in_parts = [&](std::size_t begin, std::size_t end, const auto& copy) {
-    for (; begin < end; begin += part_bytes) {
-      copy(begin, std::min(part_bytes, end - begin));
-      if (end - begin > part_bytes) show_progress(world);
-    }
-  };
-  in_parts(0, half, [&](std::size_t at, std::size_t bytes) {
-    device.stream().copy(source + at, pattern.data(), bytes);
-  });
+  auto* const source = static_cast<std::byte*>(buffers.from.data());
+  auto* const target = static_cast<std::byte*>(buffers.to.data());
   const Batches batches = batches_of(world, set_bytes, shares_cores);
-  const auto copy_all = [&] {
-    in_parts(0, half, [&](std::size_t at, std::size_t bytes) {
-      device.stream().copy(target + at, source + at, bytes);
-    });
+  const auto alone = [&] {
+    const auto copy_all = [&] {
+      in_parts(world, 0, half, [&](std::size_t at, std::size_t bytes) {
+        device.stream().copy(target + at, source + at, bytes);
+      });
+    };
+    return seconds_of(
+        copy_all, [&] { device.stream().synchronize(); }, batches);
   };
-  const double alone = seconds_of(
-      copy_all, [&] { device.stream().synchronize(); }, batches);
-  if (!device.readable_by_host()) return alone;
+  if (!device.readable_by_host()) return alone();
   const auto seconds_by_all_threads = [&](const auto& copy_part) {
     const auto copy = [&] {
       machine::host::parallel(device.threads(), static_cast<std::int64_t>(half), 2,
                               machine::host::line_bytes, [&](std::int64_t begin, std::int64_t end) {
-                                in_parts(static_cast<std::size_t>(begin),
+                                in_parts(world, static_cast<std::size_t>(begin),
                                          static_cast<std::size_t>(end),
                                          [&](std::size_t at, std::size_t bytes) {
                                            copy_part(target + at, source + at, bytes);
@@ -103,21 +134,18 @@ double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_c
         copy, [] {}, batches);
   };
   // A kernel uses all threads of its rank, so the rate of one thread would not be a limit.
-  double best = alone;
+  double best = alone();
   if (device.threads() > 1) best = std::min(best, seconds_by_all_threads(std::memcpy));
   if (set_bytes >= cached_set)
     best = std::min(best, seconds_by_all_threads(machine::host::stream_copy));
   return best;
 }
 
-// Bytes read plus written per second. 0: the buffers do not fit into memory.
-double copy_rate(machine::World& world, std::int64_t set_bytes, bool shares_cores) {
-  try {
-    return static_cast<double>(set_bytes) / copy_seconds(world, set_bytes, shares_cores);
-  } catch (const machine::MachineError& error) {
-    if (error.failure().kind != machine::Failure::Kind::out_of_memory) throw;
-    return 0;
-  }
+// Bytes read plus written per second. 0: the buffers do not hold the set.
+double copy_rate(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes,
+                 bool shares_cores) {
+  if (set_bytes > buffers.set_bytes) return 0;
+  return static_cast<double>(set_bytes) / copy_seconds(world, buffers, set_bytes, shares_cores);
 }
 
 double product_rate(machine::World& world, Dtype dtype, bool shares_cores) {
@@ -247,23 +275,26 @@ void Rates::measure(machine::World& world, int ranks) {
   world.set_active_ranks(ranks);
   if (copy_.contains(ranks)) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
+  const bool shared = group.index >= 0 && cores_are_shared(world, group);
   // From rank 0, because hosts may have different caches.
   const std::vector<std::int64_t> sizes =
-      sets(world.broadcast(world.group(), 0, largest_copied(world.device(), ranks)));
+      world.broadcast(world.group(), 0, sets(largest_copied(world.device(), ranks), shared));
   const bool gpu = has_gpu_speed(world.device());
   const std::vector<Dtype> dtypes = matrix_dtypes(gpu);
   std::vector<double> rates(sizes.size() + dtypes.size());
   if (group.index >= 0) {
-    const bool shared = cores_are_shared(world, group);
+    const CopyBuffers buffers = copy_buffers(world, sizes);
     // All ranks begin each measurement together, so that they share the memory bandwidth
     // throughout. The best of two turns, because other work seldom disturbs both. One turn is
-    // enough for the mean of ranks that share cores, and for seconds of work of a GPU.
+    // enough for the mean of ranks that share cores, for large copies, and for seconds of work of a
+    // GPU.
     for (std::size_t turn = 0; turn < (shared ? 1 : 2) * rates.size(); ++turn) {
       const std::size_t i = turn % rates.size();
-      if (i >= sizes.size() && gpu && turn >= rates.size()) continue;
+      const bool is_copy = i < sizes.size();
+      if (turn >= rates.size() && (is_copy ? sizes[i] > repeated_set : gpu)) continue;
       world.barrier(group);
-      raise(rates[i], i < sizes.size() ? copy_rate(world, sizes[i], shared)
-                                       : product_rate(world, dtypes[i - sizes.size()], shared));
+      raise(rates[i], is_copy ? copy_rate(world, buffers, sizes[i], shared)
+                              : product_rate(world, dtypes[i - sizes.size()], shared));
     }
   }
   rates = agreed_means(world, group, rates);
@@ -280,7 +311,9 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
   world.set_active_ranks(ranks);
   if (ranks < 2 || link_.contains({ranks, transport, false})) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
-  const std::vector<std::int64_t> sizes = sets(largest_sent(world.device(), transport));
+  const bool shared = group.index >= 0 && cores_are_shared(world, group);
+  const std::vector<std::int64_t> sizes =
+      world.broadcast(world.group(), 0, sets(largest_sent(world.device(), transport), shared));
   // The ranks agree on a missing link like on a rate.
   ReceivingRates mine;
   if (group.index >= 0) mine = rates_between(world, group, transport, sizes);
@@ -333,9 +366,10 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
   if (key.kind == RateKey::Kind::memory || key.transport == machine::Transport::shared_memory)
     measure_sets(copy_[key.ranks], [&](const auto& sets) {
       std::vector<double> rates;
+      const CopyBuffers buffers = copy_buffers(world, sets);
       for (const std::int64_t set : sets) {
         world.barrier(group);
-        rates.push_back(copy_rate(world, set, shared));
+        rates.push_back(copy_rate(world, buffers, set, shared));
       }
       return rates;
     });
