@@ -14,112 +14,13 @@
 #include "suite/configuration/keys.h"
 #include "suite/reference/first_step.h"
 #include "suite/reference/gradient_terms.h"
-#include "suite/training_step/plain_reference.h"
+#include "suite/training_step/reference_runs.h"
 
 namespace suite {
 
 namespace {
 
 using machine::Dtype;
-
-// Displaces a gradient by `size` in the 2-norm, in a direction drawn from the seed. A gradient of
-// zeros stays.
-void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) {
-  std::vector<double> values = to_doubles(gradient), direction(values.size());
-  for (std::size_t i = 0; i < direction.size(); ++i) {
-    const auto words = machine::philox(seed, i);  // a sum of four uniforms is nearly normal
-    direction[i] = (static_cast<double>(words[0]) + words[1] + words[2] + words[3]) * 0x1p-32 - 2;
-  }
-  const double scale = norm(direction) > 0 && norm(values) > 0 ? size / norm(direction) : 0;
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] += scale * direction[i];
-  from_doubles(gradient, values);
-}
-
-// The values before an update and the signs of the last one.
-struct Updates {
-  std::vector<double> values;
-  std::vector<bool> grew;
-};
-
-// Counts the elements that turn back, after a step. Decay alone turns none: it is far smaller than
-// a step.
-void count_turns(Trainer& trainer, std::map<std::string, Updates>& updates, History& history) {
-  for (const collectives::Parameter* parameter : trainer.parameters()) {
-    const std::vector<double> now = to_doubles(parameter->value);
-    Updates& last = updates[parameter->name];
-    std::vector<bool> grew(now.size());
-    for (std::size_t i = 0; i < now.size() && !last.values.empty(); ++i) {
-      grew[i] = now[i] > last.values[i];
-      if (!last.grew.empty() && grew[i] != last.grew[i])
-        ++history.parameters[parameter->name].turns;
-    }
-    if (!last.values.empty()) last.grew = grew;
-    last.values = now;
-  }
-}
-
-zero::MatrixRow matrix_of(const Trainer& trainer, const collectives::Parameter& parameter) {
-  const auto& rows = trainer.plan().rows;
-  return std::ranges::find(rows, parameter.name, &zero::GradientRow::parameter)->matrix;
-}
-
-// Trains the model. probe 0 is not disturbed.
-History train(machine::World& world, const TrainingConfig& judged, const Corpus& corpus,
-              Dtype dtype, int probe, const SkippedSteps& skipped, const TrainingRouting& routing) {
-  const std::unique_ptr<RangeDevice> range =
-      dtype == Dtype::float64 && probe == 0 ? range_device(world, judged) : nullptr;
-  const std::unique_ptr<Trainer> made =
-      reference_trainer(world, judged, corpus, dtype, range.get());
-  Trainer& trainer = *made;
-  History history;
-  std::map<std::string, Updates> updates;
-  const int first = first_taken(skipped);
-  for (int step = 0; step < reference_steps; ++step) {
-    world.board().mine().progress.fetch_add(1);  // shows that this rank works and does not hang
-    if (!routing.empty()) trainer.give_routing(routing[static_cast<std::size_t>(step)]);
-    trainer.forward_backward();
-    history.losses.push_back(trainer.mean_loss());
-    history.logits.push_back(logits_of(trainer.routing()));
-    trainer.optimizer_step().reduce();
-    if (range) history.magnitudes.push_back(range->take());
-    const bool skips = skipped[static_cast<std::size_t>(step)];
-    if (skips) make_overflow(trainer);
-    if (step == first)
-      for (const collectives::Parameter* parameter : trainer.parameters()) {
-        ParameterHistory& mine = history.parameters[parameter->name];
-        mine.layer = parameter->layer;
-        mine.first_gradient = unscaled_gradient(trainer, *parameter);
-        mine.first_norm = norm(to_doubles(parameter->value));
-        mine.matrix = matrix_of(trainer, *parameter);
-      }
-    if (probe > 0 && !skips) {
-      std::map<std::string, double> sizes;
-      for (const collectives::Parameter* parameter : trainer.parameters())
-        if (parameter->gradient)  // not frozen
-          sizes[parameter->name] = norm(to_doubles(parameter->gradient));
-      for (const collectives::Parameter* parameter : trainer.parameters()) {
-        if (!parameter->gradient) continue;
-        const double terms = size_of_terms(parameter->name, judged.model.layers,
-                                           [&](const std::string& name) { return sizes[name]; });
-        displace(
-            parameter->gradient, gradient_epsilon(judged, parameter->layer) * terms,
-            layers::random_key(static_cast<std::uint64_t>(1000 * probe + step), parameter->name));
-      }
-    }
-    const zero::StepResult result = trainer.update();
-    if (step == first) {
-      history.gradient_norm = result.gradient_norm;
-      history.gradient_factor = result.clip_factor / trainer.optimizer_step().divisor();
-    }
-    if (judged.optimizer.type == "lion" && !skips) count_turns(trainer, updates, history);
-    for (const collectives::Parameter* parameter : trainer.parameters()) {
-      ParameterHistory& mine = history.parameters[parameter->name];
-      if (step == first) mine.after_one = to_doubles(parameter->value);
-      if (step + 1 == reference_steps) mine.after_all = to_doubles(parameter->value);
-    }
-  }
-  return history;
-}
 
 // Returns the optimizer of the first update.
 zero::Rule first_rule(const TrainingConfig& config) {
@@ -129,89 +30,21 @@ zero::Rule first_rule(const TrainingConfig& config) {
   return rule;
 }
 
-// Returns what of a gradient is in half. From ZeRO stage 2 on each micro-batch is sent.
-RangeDevice::InHalf in_half(const TrainingConfig& config) {
-  using enum RangeDevice::InHalf;
-  if (config.gradient_dtype() == Dtype::float16) return sum;
-  if (config.shards() == 1 || config.step_options().communication_data_type != Dtype::float16)
-    return nothing;
-  return config.zero.stage >= 2 && config.micro_batches() > 1 ? parts : sum;
-}
-
-// Returns a text of everything that changes a number in training on one device.
-std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
-  const bool delayed = config.zero.options.offload_optimizer.is_delayed();
-  const std::string sums = config.zero.grad_accum_dtype;
-  const std::string wire = config.shards() > 1 ? config.zero.communication_data_type : "";
-  const RangeDevice::InHalf halves = in_half(config);
-  config.degrees = {};
-  config.expert_parallel = 1;
-  config.pipeline = {};
-  config.activations = {};
-  config.context = {};
-  config.zero = {};
-  config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
-  config.zero.grad_accum_dtype = sums;
-  config.zero.communication_data_type = wire;
-  config.transport = {};
-  config.algorithms = {};
-  std::string text =
-      fmt::format("{} {} {} {} {} {}", corpus.size(), corpus.source(), config.weights,
-                  config.model.vocabulary, config.model.sequence, static_cast<int>(halves));
-  for (const configuration::Key& key : configuration::keys())
-    if (key.field) text += " " + key.field(config).text();
-  return text;
-}
-
-// Returns a text that differs if any decision does.
-std::string what_is_decided(const SkippedSteps& skipped, const TrainingRouting& routing) {
-  std::uint64_t all = 0;
-  const auto add = [&](const std::vector<std::int32_t>& values) {
-    for (const std::int32_t value : values)
-      all = (all ^ static_cast<std::uint32_t>(value)) * 0x100000001b3u;
-  };
-  for (const StepRouting& step : routing)
-    for (const std::vector<layers::RoutingRecord>& micro_batch : step)
-      for (const layers::RoutingRecord& record : micro_batch) {
-        add(record.chosen);
-        add(record.choices);
-      }
-  return fmt::format("{} {}", fmt::join(skipped, ""), all);
-}
-
-// Returns the plain run, which is the same in every dtype, and is kept for the next one.
-const History& plain_run(machine::World& world, TrainingConfig config, const Corpus& corpus,
-                         const SkippedSteps& skipped, const TrainingRouting& routing) {
-  static std::map<std::string, History> kept;
-  config.precision = {};
-  config.zero.grad_accum_dtype.clear();
-  config.zero.communication_data_type.clear();
-  const std::string key = what_is_trained(config, corpus) + " " + what_is_decided(skipped, routing);
-  const auto [found, fresh] = kept.try_emplace(key);
-  if (fresh)
-    found->second = plain_history(
-        config, corpus, skipped, [&] { world.board().mine().progress.fetch_add(1); }, routing);
-  return found->second;
-}
-
 Reference make_reference(machine::World& world, const TrainingConfig& config, const Corpus& corpus,
-                         const SkippedSteps& skipped, const TrainingRouting& routing) {
+                         const SkippedSteps& skipped, ReferenceRuns runs) {
   // Probes are compared with a run of the same code, so that an error of this code does not widen
   // the bounds.
-  const History undisturbed = train(world, config, corpus, Dtype::float64, 0, skipped, routing);
+  const History& undisturbed = runs.undisturbed;
   Reference reference;
-  reference.exact = why_not_plain(config).empty()
-                        ? plain_run(world, config, corpus, skipped, routing)
-                        : undisturbed;
+  reference.exact = runs.plain.losses.empty() ? undisturbed : std::move(runs.plain);
   reference.exact.magnitudes = undisturbed.magnitudes;
   for (auto& [name, exact] : reference.exact.parameters)
     exact.layer = undisturbed.parameters.at(name).layer;
-  reference.same = train(world, config, corpus, config.precision.dtype, 0, skipped, routing);
+  reference.same = std::move(runs.same);
   Bounds& bounds = reference.bounds;
   bounds.losses.assign(reference_steps, 0);
   bounds.logits.assign(reference_steps, 0);
-  for (int probe = 1; probe <= probes; ++probe) {
-    const History disturbed = train(world, config, corpus, Dtype::float64, probe, skipped, routing);
+  for (const History& disturbed : runs.disturbed) {
     for (const auto& [name, exact] : undisturbed.parameters) {
       const ParameterHistory& other = disturbed.parameters.at(name);
       ParameterBounds& bound = bounds.parameters[name];
@@ -418,15 +251,18 @@ std::vector<double> logits_of(const StepRouting& routing) {
   return all;
 }
 
-const Reference& reference_of(machine::World& world, const TrainingConfig& config,
-                              const Corpus& corpus, const SkippedSteps& skipped,
-                              const TrainingRouting& routing) {
-  static std::map<std::string, std::unique_ptr<Reference>> kept;
-  const std::string key = what_is_trained(config, corpus) + " " + what_is_decided(skipped, routing);
-  auto& found = kept[key];
-  if (!found)
-    found = std::make_unique<Reference>(make_reference(world, config, corpus, skipped, routing));
-  return *found;
+Reference reference_of(machine::World& world, const machine::Group& group,
+                       const TrainingConfig& config, const Corpus& corpus,
+                       const SkippedSteps& skipped, const TrainingRouting& routing) {
+  static std::map<std::string, Reference> kept;  // rank 0's
+  std::string key;
+  const bool first = group.index == 0;
+  if (first) key = what_is_trained(config, corpus) + " " + what_is_decided(skipped, routing);
+  if (!world.broadcast(group, 0, first && kept.contains(key))) {
+    ReferenceRuns runs = reference_runs(world, group, config, corpus, skipped, routing);
+    if (first) kept[key] = make_reference(world, config, corpus, skipped, std::move(runs));
+  }
+  return world.broadcast(group, 0, first ? kept.at(key) : Reference{});
 }
 
 const FirstStep& first_step_of(machine::World& world, const TrainingConfig& config,

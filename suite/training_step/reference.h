@@ -110,11 +110,12 @@ using TrainingRouting = std::vector<StepRouting>;
 // Returns the logits of a step's routers, by micro-batch and layer.
 std::vector<double> logits_of(const StepRouting& routing);
 
-// Trains this config's model at degree 1 on this rank only (rank 0 of the world). The process keeps
-// the result, because it does not depend on the degrees, the schedule or the ZeRO stage.
-const Reference& reference_of(machine::World& world, const TrainingConfig& config,
-                              const Corpus& corpus, const SkippedSteps& skipped = {},
-                              const TrainingRouting& routing = {});
+// Trains this config's model at degree 1. The ranks of the group share the trainings, and all get
+// the result, which rank 0 keeps: it does not depend on the degrees, the schedule or the ZeRO
+// stage. Collective over the group.
+Reference reference_of(machine::World& world, const machine::Group& group,
+                       const TrainingConfig& config, const Corpus& corpus,
+                       const SkippedSteps& skipped = {}, const TrainingRouting& routing = {});
 
 // The first step that is not skipped, in double at degree 1, and the skipped steps before it.
 struct FirstStep {

@@ -75,8 +75,9 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   const auto tp_and_pp = grids({4}, {2}, {2}, {1}), three = grids({8}, {2}, {2}, {2});
   const auto full_recompute = vary("recompute-granularity", {"full"});
   const auto rows_cut = vary("sequence-parallel", {"on"});
-  add({quick}, "each degree", {batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
+  // First the case of most ranks, which share the trainings of the reference.
   add({quick}, "all degrees", {batch, vary("transport", {"mpi"})}, three);
+  add({quick}, "each degree", {batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
   add({quick}, "all degrees", {batch, in_bfloat16, vary("sequence-parallel", {"off", "on"})},
       three);
   add({quick}, "activations", {batch, vary("use-flash-attn", {"on"})}, tp_and_pp);
@@ -294,7 +295,8 @@ void GptStep::judge_training(harness::Judge& judge) {
     if (step == 0) judge_repeated(judge, *trainer);
   }
   if (saves_weights()) trainer->save(context_.save_file);
-  const Reference reference = shared_reference(routing);
+  const Reference reference =
+      reference_of(context_.world, context_.group, config_, corpus_, skipped_, routing);
   exact_losses_ = reference.exact.losses;
   loss_bounds_ = reference.bounds.losses;
   for (std::size_t step = 0; step < reference.exact.magnitudes.size(); ++step)
@@ -327,13 +329,6 @@ void GptStep::judge_training(harness::Judge& judge) {
 
 int GptStep::trainer_tp_rank() const {
   return machine::Grid(config_.degrees, context_.group.index).coordinate(machine::Axis::tp);
-}
-
-Reference GptStep::shared_reference(const TrainingRouting& routing) const {
-  const bool has_it = context_.group.index == 0;
-  return context_.world.broadcast(
-      context_.group, 0,
-      has_it ? reference_of(context_.world, config_, corpus_, skipped_, routing) : Reference{});
 }
 
 namespace {

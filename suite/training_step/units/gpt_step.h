@@ -35,7 +35,6 @@ struct GptStep : StepUnit {
   void judge_training(harness::Judge& judge);
   int trainer_tp_rank() const;
   // Rank 0 computes the reference once; the other ranks wait for it.
-  Reference shared_reference(const TrainingRouting& routing) const;
 
   std::vector<double> losses_, exact_losses_, loss_bounds_;
   SkippedSteps skipped_{};  // whether each judged step was skipped
