@@ -382,16 +382,17 @@ class LessThanAll(unittest.TestCase):
         document["benchmarks"] = [e for e in document["benchmarks"] if e["case"].get("bytes") == "8"]
         ran, made = self.draw(json.dumps(document), "--only", "bus_bandwidth")
         self.assertEqual((ran.returncode, ran.stderr, made), (0, "", []))
-        self.assertIn("one size", ran.stdout)
+        self.assertIn("fewer than three sizes", ran.stdout)
 
     def test_several_launches(self):
         document = synthetic_run.document()
         first = next(e for e in document["benchmarks"] if e["unit"] == "all_gather")
         document["benchmarks"] = [{**first, "repetition_index": i, "real_time": t, "busbw_GBps": 1000 / t}
                                   for i, t in enumerate((100.0, 80.0, 110.0))]
-        size = str(10 * int(first["case"]["bytes"]))
-        larger = {**first, "name": first["name"] + "0", "case": {**first["case"], "bytes": size}, "bytes": int(size)}
-        document["benchmarks"].append(larger)  # two sizes make a line
+        for factor in (10, 100):  # three sizes make a line
+            size = str(factor * int(first["case"]["bytes"]))
+            document["benchmarks"].append({**first, "name": f"{first['name']}x{factor}",
+                                           "case": {**first["case"], "bytes": size}, "bytes": int(size)})
         with tempfile.TemporaryDirectory() as run_dir:
             synthetic_run.write(run_dir, document)
             self.assertEqual(figures(run_dir, "--only", "bus_bandwidth").returncode, 0)

@@ -29,17 +29,15 @@ def _figures(cases, about):
 
 
 def _with_curves(figures, about):
-    """Leaves out single sizes (they are in the table) unless they failed, and two sizes if the unit has a
-    better figure."""
-    longest = {key: max(map(len, lines.values())) for key, lines in figures.items()}
+    """Leaves out figures of fewer than three sizes (they are in the table), and in the others single sizes
+    unless they failed."""
     kept = {}
     for key, lines in sorted(figures.items()):
-        better = any(longest[k] >= 3 for k in figures if k[0] == key[0])
-        if longest[key] >= (3 if better else 2):
+        if max(map(len, lines.values())) >= 3:
             kept[key] = {name: line for name, line in lines.items()
                          if len(line) > 1 or _is_library(line[0]) or line[0].verdict == "fail"}
         else:
-            print(f"figures: {about}: {_subject(*key)}: {'fewer than three sizes' if better else 'one size'}")
+            print(f"figures: {about}: {_subject(*key)}: fewer than three sizes")
     return kept
 
 
