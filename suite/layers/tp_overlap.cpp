@@ -85,7 +85,7 @@ class TpOverlap {
           if (c.share_ms < 1) return "share_ms must be at least 1";
           return "";
         })
-        .slice({quick}, "two ranks")
+        .slice({quick}, "two ranks", {vary(&Case::share_ms, {10})})
         .slice({acceptance, paper}, "matrix", {vary(&Case::ranks, {2, 4}), ratios})
         .slice({smoke}, "smoke", {vary(&Case::share_ms, {10})});
   }

@@ -39,6 +39,8 @@ std::string default_out_dir() {
 namespace {
 
 constexpr double acceptance_minutes = 25;
+// Of sampling a case. quick judges: its times say whether a machine is far from its limits.
+constexpr double quick_seconds = 0.15, usual_seconds = 1;
 constexpr std::int64_t most_steps = 1'000'000'000'000;
 const std::vector<std::string> output_formats{"table", "json", "csv"};
 constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
@@ -69,7 +71,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
       "--seed", "N", line.seed, 0, std::numeric_limits<std::int64_t>::max(),
       fmt::format("seed for all random values (default: {})", harness::RunOptions().seed));
   options.positive("--max-seconds", "SECONDS", line.options.max_seconds_per_case,
-                   "sampling time per case (default: 1)");
+                   "sampling time per case (default: 0.15 in quick, else 1)");
   options.positive("--max-minutes", "MINUTES", line.max_minutes,
                    "start no case later (default: 25 in acceptance, else none)");
   options.positive("--timeout", "SECONDS", line.timeout_s,
@@ -156,6 +158,9 @@ void add_scaling_options(Options& options, Texts& texts) {
 
 void check(RunCommandLine& line, const Texts& texts) {
   line.profile = harness::parse_profile(texts.profile);
+  if (line.options.max_seconds_per_case == 0)  // not given
+    line.options.max_seconds_per_case =
+        line.profile == harness::Profile::quick ? quick_seconds : usual_seconds;
   if (!line.expect.empty()) predict::read_cluster(line.expect);
   if (line.expect.empty() && line.floors != default_floors())
     reject("--expect-floor requires --expect CLUSTER");
@@ -179,6 +184,7 @@ void check(RunCommandLine& line, const Texts& texts) {
 std::optional<RunCommandLine> parse(const std::vector<std::string>& words) {
   RunCommandLine line;
   line.words = words;
+  line.options.max_seconds_per_case = 0;  // until check()
   Texts texts;
   const bool scales = words.front() == "scale";
   // The help of a unit has no description, to leave room for the unit's axes.

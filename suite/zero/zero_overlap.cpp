@@ -92,7 +92,7 @@ struct ZeroOverlap {
             return "micro-batches, elements of a bucket and milliseconds must be at least 1";
           return "";
         })
-        .slice({quick}, "stage 3")
+        .slice({quick}, "stage 3", {vary(&Case::computation_ms, {20})})
         .slice({acceptance, paper}, "matrix",
                {stages, vary(&Case::micro_batches, {1, 4}), vary(&Case::computation_ms, {100})})
         .slice({smoke}, "smoke",
