@@ -9,7 +9,8 @@
 #   PUBLIC       the door: the headers that other rooms may include.
 #   MAY_INCLUDE  the rooms whose doors this room may use.
 # WITHOUT lists sources and tests that the caller adds under a condition. UNSANITIZED lists tests that
-# sanitizers leave out: formulas, proofs and rates, whose memory the other tests cover. OPTIMIZE is
+# asan and tsan leave out, and asan_full has: formulas, proofs and rates, whose memory the other tests
+# cover. OPTIMIZE is
 # the level of release builds, default 3: text and JSON compile three times as long with 3 as with 1.
 # OBJECTS links the room as objects, because an archive drops units without callers.
 #
@@ -154,7 +155,7 @@ function(room name)
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   list(REMOVE_ITEM sources ${tests})
-  if(SHARDMARK_SANITIZE AND ARG_UNSANITIZED)
+  if(ARG_UNSANITIZED AND (SHARDMARK_NO_SANITIZE OR SHARDMARK_SANITIZE MATCHES thread))
     list(REMOVE_ITEM tests ${ARG_UNSANITIZED})
   endif()
   if(ARG_WITHOUT)
