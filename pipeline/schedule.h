@@ -80,7 +80,8 @@ constexpr Action parse_action(std::string_view word) {
   const std::size_t kind =
       word.empty() ? std::string_view::npos : std::string_view("FIWB").find(word[0]);
   if (kind == std::string_view::npos)
-    throw std::invalid_argument("schedule: an action starts with F, B, I or W");
+    throw std::invalid_argument("schedule: action '" + std::string(word) +
+                                "' (expected F, B, I or W first)");
   word.remove_prefix(1);
   Action action{static_cast<Kind>(kind), take_number(word), 0};
   if (!word.empty() && word[0] == '.') {

@@ -29,10 +29,10 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
                     options.gradient_predivide_factor);
   machine::check_positive("stage3_max_live_parameters", options.stage3_max_live_parameters);
   if (options.stage3_max_reuse_distance < 0)
-    machine::reject("stage3_max_reuse_distance {}: must not be negative",
+    machine::reject("stage3_max_reuse_distance is {}; expected 0 or more",
                     options.stage3_max_reuse_distance);
   if (options.stage3_prefetch_bucket_size < 0)
-    machine::reject("stage3_prefetch_bucket_size {}: must not be negative",
+    machine::reject("stage3_prefetch_bucket_size is {}; expected 0 or more",
                     options.stage3_prefetch_bucket_size);
   if (const auto wire = options.communication_data_type;
       wire && *wire != plan.gradient_dtype &&
