@@ -27,15 +27,18 @@ using machine::Dtype;
 // Other work seldom disturbs all of a larger copy, which takes as long as several smaller ones.
 constexpr std::int64_t repeated_set = 64 << 20;
 
+// A source and a target at the same place of a page slow each other down: a load waits for the
+// stores that have its last twelve bits.
+constexpr std::size_t apart_bytes = 2048 + 128;
+
 // Longer copies show progress after each part: on busy cores a copy may take a second.
 constexpr std::size_t part_bytes = std::size_t{64} << 20;
 
-// Finer around the size of the last cache, unless ranks share cores: then a rate is a mean over
-// time slices, in which other ranks have filled the cache.
+// Coarser if ranks share cores: then a rate is a mean over time slices, in which other ranks have
+// filled the cache.
 std::vector<std::int64_t> sets(std::int64_t largest, bool shares_cores) {
   std::vector<std::int64_t> sets;
-  for (std::int64_t bytes = 4 << 10; bytes <= largest;
-       bytes *= shares_cores || bytes < 4 << 20 ? 4 : 2)
+  for (std::int64_t bytes = 4 << 10; bytes <= largest; bytes *= shares_cores ? 4 : 2)
     sets.push_back(bytes);
   return sets;
 }
@@ -69,10 +72,14 @@ bool cores_are_shared(machine::World& world, const machine::Group& group) {
 struct CopyBuffers {
   std::int64_t set_bytes = 0;  // of both halves; 0: no set fits into memory
   machine::Memory from, to;
+
+  std::byte* source() const { return static_cast<std::byte*>(from.data()); }
+  std::byte* target() const { return static_cast<std::byte*>(to.data()) + apart_bytes; }
 };
 
 // Calls copy(begin, bytes) for each part of [begin, end).
 void in_parts(machine::World& world, std::size_t begin, std::size_t end, const auto& copy) {
+  if (end - begin <= part_bytes) return copy(begin, end - begin);
   for (; begin < end; begin += part_bytes) {
     copy(begin, std::min(part_bytes, end - begin));
     if (end - begin > part_bytes) show_progress(world);
@@ -85,12 +92,12 @@ CopyBuffers copy_buffers(machine::World& world, const std::vector<std::int64_t>&
   for (auto set = sets.rbegin(); set != sets.rend(); ++set) try {
       const auto half = static_cast<std::size_t>(*set / 2);
       CopyBuffers buffers{*set, device.allocate(half, machine::Category::buffers),
-                          device.allocate(half, machine::Category::buffers)};
+                          device.allocate(half + apart_bytes, machine::Category::buffers)};
       // Touched first: untouched pages all read the same zero page.
       const std::vector<char> pattern(std::min(half, part_bytes), 1);
       in_parts(world, 0, half, [&](std::size_t at, std::size_t bytes) {
-        for (machine::Memory* const memory : {&buffers.from, &buffers.to})
-          device.stream().copy(static_cast<std::byte*>(memory->data()) + at, pattern.data(), bytes);
+        for (std::byte* const memory : {buffers.source(), buffers.target()})
+          device.stream().copy(memory + at, pattern.data(), bytes);
       });
       device.stream().synchronize();
       return buffers;
@@ -106,8 +113,8 @@ double copy_seconds(machine::World& world, const CopyBuffers& buffers, std::int6
                     bool shares_cores) {
   machine::Device& device = world.device();
   const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
-  auto* const source = static_cast<std::byte*>(buffers.from.data());
-  auto* const target = static_cast<std::byte*>(buffers.to.data());
+  std::byte* const source = buffers.source();
+  std::byte* const target = buffers.target();
   const Batches batches = batches_of(world, set_bytes, shares_cores);
   const auto alone = [&] {
     const auto copy_all = [&] {
