@@ -172,11 +172,12 @@ TEST_F(Html, TheMachineIsOnOneCard) {
                                               {"hardware.memory_bytes", "2147483648"},
                                               {"hardware.cuda_devices", "0"},
                                               {"hardware.new_part", "shown too"},
+                                              {"software.mpi.version", "MPICH Version:\t4.0.2"},
                                               {"software.nccl.loaded", "absent"}});
-  for (const char* words :
-       {"EPYC &lt;1&gt;, 2 cores</dd>", "2.0 GiB", "<dt>GPUs</dt><dd>none</dd>",
-        "<dt>new part</dt>", "not recorded", "GPUs: none found", "NCCL: not loaded",
-        "all ranks were on one host", "2 skipped cases", "3 cases after the time limit"})
+  for (const char* words : {"EPYC &lt;1&gt;, 2 cores</dd>", "2.0 GiB", "<dt>GPUs</dt><dd>none</dd>",
+                            "<dt>MPI</dt><dd>MPICH 4.0.2</dd>", "<dt>New part</dt>", "not recorded",
+                            "GPUs: none found", "NCCL: not loaded", "all ranks were on one host",
+                            "2 skipped cases", "3 cases after the time limit"})
     EXPECT_NE(card.find(words), std::string::npos) << words;
   const std::string cluster =
       machine_card(run, {{"host", "node-a x4, node-b x4"},
@@ -187,6 +188,14 @@ TEST_F(Html, TheMachineIsOnOneCard) {
   EXPECT_EQ(cluster.find("<dt>network"), std::string::npos);
   EXPECT_EQ(cluster.find("on one host"), std::string::npos);
   EXPECT_EQ(cluster.find("none found"), std::string::npos);
+  const auto gpus = [&](const char* device, const char* is_virtual) {
+    return machine_card(run, {{"hardware.cuda_devices", "4"},
+                              {"hardware.device", device},
+                              {"software.cuda.virtual", is_virtual}});
+  };
+  EXPECT_NE(gpus("NVIDIA H100", "false").find("<dd>4: NVIDIA H100</dd>"), std::string::npos);
+  EXPECT_NE(gpus("host: EPYC", "false").find("<dd>4, not used</dd>"), std::string::npos);
+  EXPECT_NE(gpus("host: EPYC", "true").find("<dd>4 virtual, no hardware</dd>"), std::string::npos);
 }
 
 TEST_F(Html, ARowOfAUnitShowsItsBestCase) {

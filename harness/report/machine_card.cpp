@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <set>
 
@@ -39,6 +40,8 @@ class Card {
         std::string title = field.substr(prefix.size());
         for (char& c : title)
           if (c == '_' || c == '.') c = ' ';
+        if (!title.empty())
+          title[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(title[0])));
         row(escaped(title), value);
       }
   }
@@ -73,8 +76,11 @@ std::string memory(Card& card) {
 std::string gpus(Card& card) {
   const std::string number = card.take("hardware.cuda_devices"),
                     device = card.take("hardware.device");
+  const bool is_virtual = card.take("software.cuda.virtual") == "true";
   if (number == "0") return "none";
-  return number.empty() ? device : fmt::format("{}: {}", number, device);
+  if (number.empty()) return device;
+  if (is_virtual) return number + " virtual, no hardware";
+  return device.starts_with("host") ? number + ", not used" : fmt::format("{}: {}", number, device);
 }
 
 // "mlx5_0 (400 Gb/sec (4X NDR), ACTIVE), eth0 (up)".
@@ -87,6 +93,15 @@ std::string network(Card& card, const Fields& fields) {
       text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", field.substr(prefix.size()),
                           card.take(field));
   return text.empty() ? "not recorded" : text;
+}
+
+// "MPICH 4.0.2" of "MPICH Version:\t4.0.2".
+std::string mpi(Card& card) {
+  const std::string text = card.take("software.mpi.version");
+  const std::size_t word = text.find(" Version:"), number = text.rfind('\t');
+  return word == std::string::npos || number == std::string::npos
+             ? text
+             : fmt::format("{} {}", text.substr(0, word), text.substr(number + 1));
 }
 
 std::string program(Card& card) {
@@ -172,7 +187,7 @@ std::string machine_card(const RunFile& run, const Fields& fields) {
   card.row("GPU driver", card.take("software.gpu_driver"));
   if (!fields.empty()) card.row("Network adapters", network(card, fields));
   card.row("Kernel", card.take("software.kernel"));
-  card.row("MPI", card.take("software.mpi.version"));
+  card.row("MPI", mpi(card));
   card.row("oneDNN", card.take("software.onednn.version"));
   card.row("CUDA", card.take("software.cuda.runtime"));
   card.row("NCCL", card.take("software.nccl.loaded"));
