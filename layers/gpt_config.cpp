@@ -83,6 +83,8 @@ void check_experts(const GptConfig& c, int tp) {
     machine::reject("moe-layer-freq is {}; expected 1 to num-layers {}", c.moe_layer_freq,
                     c.layers);
   c.mixture().validate(1, tp);
+  check_divides("tp", tp, "moe-shared-expert-intermediate-size",
+                static_cast<int>(c.moe.shared_expert_intermediate_size));
 }
 
 }  // namespace

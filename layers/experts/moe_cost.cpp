@@ -119,12 +119,17 @@ MoeCost moe_cost(const MoeCase& c) {
   cost.rows = static_cast<std::int64_t>(z.R);
   cost.kept += z.T * z.N * z.A + z.R * (z.h + z.i + z.f) * z.E + z.T * (z.I + z.F) * z.E;
   cost.kept_for_weights = z.R * (z.h + z.f) * z.E + z.T * z.F * z.E;
+  if (c.sums_loads()) {
+    cost.forward.calls.push_back({"tp_cp", Operation::all_reduce, Dtype::float64, c.parts,
+                                  std::int64_t{c.config.num_experts}});
+    cost.forward.buffers = std::max(cost.forward.buffers, 8 * z.N);
+  }
   if (z.F > 0) cost.forward.buffers = std::max(cost.forward.buffers, z.T * z.h * z.E);
   cost.backward_input.buffers = std::max(cost.backward_input.buffers, z.end_of_backward());
   return cost;
 }
 
-MoeParameters moe_parameters(const MoeConfig& config, ExpertParallel degrees) {
+MoeParameters moe_parameters(const MoeConfig& config, ExpertParallel degrees, int tp) {
   const auto of_mlp = [&](std::int64_t ffn) {
     const std::int64_t matrices = config.swiglu ? 3 : 2;
     return matrices * ffn * config.hidden +
@@ -132,7 +137,7 @@ MoeParameters moe_parameters(const MoeConfig& config, ExpertParallel degrees) {
   };
   const std::int64_t shared = config.shared_expert_intermediate_size;
   return {config.num_experts / degrees.ep * of_mlp(config.ffn_hidden_size / degrees.etp),
-          config.num_experts * config.hidden + (shared > 0 ? of_mlp(shared) : 0)};
+          config.num_experts * config.hidden + (shared > 0 ? of_mlp(shared / tp) : 0)};
 }
 
 double moe_flops(const MoeConfig& config, ExpertParallel degrees, std::int64_t rows,
