@@ -107,7 +107,7 @@ constexpr Reason refused[] = {
     {"attention of a training step is dense", "shardmark run sparse_attention", "sparse_attention"},
     {"the program does not generate text", "", "hybrid_engine"},
     {"ZeRO stages select it", "--data-parallel-sharding-strategy", "--use-megatron-fsdp=true"},
-    {"experts are divided as the other layers", "--tensor-model-parallel-size",
+    {"tp divides each expert, as Megatron-LM's default", "--tensor-model-parallel-size",
      "--expert-tensor-parallel-size=1"},
     {"products of experts are always grouped", "", "--moe-grouped-gemm=true"},
     {"batches have one size", "--global-batch-size", "--rampup-batch-size"},
