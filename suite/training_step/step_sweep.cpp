@@ -240,7 +240,7 @@ void add_expert_slices(harness::Sweep<TrainingCase>& sweep) {
                  over_cp("p2p", "zigzag") + grids({4, 8}, {1, 2}, {1, 2}, {1, 2}, {2}));
   const std::vector edges{quick, smoke};
   sweep
-      .slice(edges, name,
+      .slice({smoke}, name,
              moe("--moe-expert-capacity-factor 1 --moe-shared-expert-intermediate-size 48") +
                  ep({"2"}) + grids({4}, {2}, {1}, {2}) + rows_cut +
                  Variations{vary("zero-stage", {"1"})})
