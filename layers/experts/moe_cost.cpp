@@ -10,7 +10,7 @@ using machine::Dtype, machine::Operation;
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 struct Sizes {
-  std::size_t P, T, h, N, k, S = 0, R = 0, own = 0, f, i, F, I, E, A, B;
+  std::size_t P, T, h, N, k, S = 0, R = 0, Q = 0, own = 0, f, i, F, I, E, A, B;
   Dtype sums;
 
   explicit Sizes(const MoeCase& c)
@@ -30,6 +30,7 @@ struct Sizes {
     const MoeRows rows = moe_rows(c);
     S = size(rows.sent);
     R = size(rows.received);
+    Q = c.config.num_experts > c.degrees.ep ? R : 0;  // copies of rows that are arranged by expert
     own = size(rows.own);
   }
 
@@ -54,11 +55,11 @@ MoeCost all_to_all(const MoeCase& c, const Sizes& z) {
     cost.forward.calls = {{"ep", Operation::all_gather, Dtype::int32, c.degrees.ranks(), counts}};
   cost.kept = z.S * z.h * z.E + 4 * (z.S + 2 * z.R) + z.S * z.E;
   const std::size_t rows = z.h * z.E;
-  cost.forward.buffers = std::max({c.config.pads() ? 0 : 4 * (z.P + 1) * z.N, (z.S + z.R) * rows,
-                                   2 * z.R * rows, (z.S + z.R) * rows + z.T * z.h * z.B});
+  cost.forward.buffers = std::max({c.config.pads() ? 0 : 4 * (z.P + 1) * z.N, (z.S + z.Q) * rows,
+                                   (z.R + z.Q) * rows, (z.S + z.R) * rows + z.T * z.h * z.B});
   cost.backward_input.buffers = std::max(
-      {2 * z.S * rows + z.S * z.A, 2 * (z.S + z.R) * rows, z.backward_of_experts(),
-       z.held() + (2 * z.R + z.S) * rows, z.held() + (z.R + z.S) * rows + z.T * z.h * z.B});
+      {2 * z.S * rows + z.S * z.A, (2 * z.S + z.R + z.Q) * rows, z.backward_of_experts(),
+       z.held() + (z.R + z.Q + z.S) * rows, z.held() + (z.R + z.S) * rows + z.T * z.h * z.B});
   return cost;
 }
 

@@ -9,6 +9,7 @@ Mixture::Mixture(const GptConfig& config, const StageCase& stage, std::size_t bl
   const MoeCase c = moe_case(config, stage, block);
   const MoeRows rows = moe_rows(c);
   all_to_all = c.config.token_dispatcher_type == TokenDispatcherType::alltoall;
+  arranges = all_to_all && c.config.num_experts > c.degrees.ep;
   pads = c.config.pads();
   sums_loads = c.sums_loads();
   P = size(c.degrees.ranks());
@@ -37,7 +38,8 @@ std::vector<Row> mixture_rows(const Mixture& m, const MixtureBorder& block) {
   };
   using enum Held;
   const std::size_t sent = m.S * m.h * m.E, rows = m.R * m.h * m.E, all = m.P * m.T * m.h,
-                    slots = m.T * m.k, gathered = m.F > 0 ? block.gathered : 0;
+                    slots = m.T * m.k, gathered = m.F > 0 ? block.gathered : 0,
+                    copies = m.arranges ? rows : 0;  // by sender
   const auto either = [&](std::size_t alltoall, std::size_t allgather) {
     return m.all_to_all ? alltoall : allgather;
   };
@@ -51,13 +53,13 @@ std::vector<Row> mixture_rows(const Mixture& m, const MixtureBorder& block) {
       {saved, "weights of rows", either(m.S, m.R) * m.E, weigh, d_sum},
       {saved, "indices of rows", 4 * either(m.S + 2 * m.R, m.R), exchange, d_sum},
       {now,   "rows to send, or tokens of all ranks", either(sent, all * m.E), exchange, exchange},
-      {now,   "rows received", either(rows, 0), exchange, exchange},
+      {now,   "rows received", copies, exchange, exchange},
       {saved, "rows of the experts", rows, exchange, w_experts},
       {now,   "their outputs, to return", either(rows, 0), compute, sum},
       {saved, "their outputs, kept", either(0, rows), compute, d_slots},
       {saved, "inner of the experts", m.R * m.i * m.E, compute, d_compute},
       {saved, "active of the experts", m.R * m.f * m.E, compute, w_experts},
-      {now,   "outputs by sender", either(rows, 0), give_back, give_back},
+      {now,   "outputs by sender", copies, give_back, give_back},
       {saved, "outputs of the rank's tokens", either(sent, 0), give_back, d_slots},
       {now,   "weighted outputs", either(sent, rows), sum, sum},
       {now,   "sums of all ranks' tokens", either(m.T * m.h * m.B, all * (m.E + m.B)), sum, sum},
@@ -73,12 +75,12 @@ std::vector<Row> mixture_rows(const Mixture& m, const MixtureBorder& block) {
       {now,   "d_y weighted", either(sent, 0), d_gather, d_exchange},
       {now,   "products of rows", either(m.S, m.R) * m.A, d_dot, d_dot},
       {now,   "gradients of all ranks' weights", either(0, (m.P + 1) * slots * m.A), d_slots, d_slots},
-      {now,   "d_outputs received", either(rows, 0), d_exchange, d_exchange},
+      {now,   "d_outputs received", copies, d_exchange, d_exchange},
       {later, "d_outputs", rows, d_exchange, w_experts},
       {now,   "d_rows of the experts", rows, d_compute, d_sum},
       {later, "d_inner of the experts", m.R * m.i * m.E, d_compute, w_experts},
       {now,   "d_active of the experts", m.R * m.f * m.E, d_compute, d_compute},
-      {now,   "d_rows by sender", either(rows, 0), d_give_back, d_give_back},
+      {now,   "d_rows by sender", copies, d_give_back, d_give_back},
       {now,   "d_rows returned", either(sent, 0), d_give_back, d_sum},
       {now,   "sums of gradients", either(m.T * m.h * m.B, all * (m.E + m.B)), d_sum, d_sum},
       {later, "d_logits", m.T * m.N * m.E, d_route, w_experts},

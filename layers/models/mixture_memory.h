@@ -12,7 +12,7 @@
 namespace layers {
 
 struct Mixture {
-  bool present, all_to_all = true, pads = false, sums_loads = false;
+  bool present, all_to_all = true, arranges = false, pads = false, sums_loads = false;
   std::size_t P = 1, T = 0, N = 0, k = 0, S = 0, R = 0, h = 0, f = 0, i = 0, E = 0, A = 0, B = 0;
   std::size_t F = 0, I = 0, T_shared = 0;  // of the shared expert: own columns, and rows
 
