@@ -82,7 +82,12 @@ void check_experts(const GptConfig& c, int tp) {
   if (c.moe_layer_freq < 1 || c.moe_layer_freq > c.layers)
     machine::reject("moe-layer-freq is {}; expected 1 to num-layers {}", c.moe_layer_freq,
                     c.layers);
-  c.mixture().validate(1, tp);
+  const MoeConfig mixture = c.mixture();
+  for (const auto& [key, width] :
+       {std::pair("moe-ffn-hidden-size", mixture.ffn_hidden_size),
+        {"moe-shared-expert-intermediate-size", mixture.shared_expert_intermediate_size}})
+    check_divides("tp", tp, key, static_cast<int>(width));
+  mixture.validate();
 }
 
 }  // namespace

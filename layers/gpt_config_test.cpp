@@ -50,11 +50,11 @@ std::string changed(void (*change)(GptConfig&), int tp = 1) {
 }
 
 TEST(GptConfig, RejectsInvalidExperts) {
-  const auto with = [](void (*change)(GptConfig&)) {
+  const auto with = [](void (*change)(GptConfig&), int tp = 1) {
     GptConfig other = config;
     other.moe.num_experts = 4;
     change(other);
-    return refusal(other);
+    return refusal(other, tp);
   };
   EXPECT_EQ(with([](GptConfig&) {}), "accepted");
   EXPECT_EQ(with([](GptConfig& c) { c.moe_layer_freq = 7; }),
@@ -63,6 +63,10 @@ TEST(GptConfig, RejectsInvalidExperts) {
             "moe-router-topk is 5; expected 1 to num-experts 4");
   EXPECT_EQ(with([](GptConfig& c) { c.architecture = Architecture::encoder; }),
             "num-experts requires architecture decoder (got encoder)");
+  EXPECT_EQ(with([](GptConfig& c) { c.moe.ffn_hidden_size = 30; }, 4),
+            "tp is 4; expected a divisor of moe-ffn-hidden-size 30 (example: 3)");
+  EXPECT_EQ(with([](GptConfig& c) { c.moe.shared_expert_intermediate_size = 30; }, 4),
+            "tp is 4; expected a divisor of moe-shared-expert-intermediate-size 30 (example: 3)");
 }
 
 TEST(GptConfig, RejectsOptionsOfOtherShapes) {

@@ -10,7 +10,7 @@ using machine::Dtype, machine::Operation;
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 struct Sizes {
-  std::size_t P, T, h, N, k, S = 0, R = 0, own = 0, f, i, F, I, E, A, B;
+  std::size_t P, T, h, N, k, S = 0, R = 0, Q = 0, own = 0, f, i, F, I, E, A, B;
   Dtype sums;
 
   explicit Sizes(const MoeCase& c)
@@ -30,6 +30,7 @@ struct Sizes {
     const MoeRows rows = moe_rows(c);
     S = size(rows.sent);
     R = size(rows.received);
+    Q = c.config.num_experts > c.degrees.ep ? R : 0;  // copies of rows that are arranged by expert
     own = size(rows.own);
   }
 
@@ -54,11 +55,11 @@ MoeCost all_to_all(const MoeCase& c, const Sizes& z) {
     cost.forward.calls = {{"ep", Operation::all_gather, Dtype::int32, c.degrees.ranks(), counts}};
   cost.kept = z.S * z.h * z.E + 4 * (z.S + 2 * z.R) + z.S * z.E;
   const std::size_t rows = z.h * z.E;
-  cost.forward.buffers = std::max({c.config.pads() ? 0 : 4 * (z.P + 1) * z.N, (z.S + z.R) * rows,
-                                   2 * z.R * rows, (z.S + z.R) * rows + z.T * z.h * z.B});
+  cost.forward.buffers = std::max({c.config.pads() ? 0 : 4 * (z.P + 1) * z.N, (z.S + z.Q) * rows,
+                                   (z.R + z.Q) * rows, (z.S + z.R) * rows + z.T * z.h * z.B});
   cost.backward_input.buffers = std::max(
-      {2 * z.S * rows + z.S * z.A, 2 * (z.S + z.R) * rows, z.backward_of_experts(),
-       z.held() + (2 * z.R + z.S) * rows, z.held() + (z.R + z.S) * rows + z.T * z.h * z.B});
+      {2 * z.S * rows + z.S * z.A, (2 * z.S + z.R + z.Q) * rows, z.backward_of_experts(),
+       z.held() + (z.R + z.Q + z.S) * rows, z.held() + (z.R + z.S) * rows + z.T * z.h * z.B});
   return cost;
 }
 
@@ -119,12 +120,17 @@ MoeCost moe_cost(const MoeCase& c) {
   cost.rows = static_cast<std::int64_t>(z.R);
   cost.kept += z.T * z.N * z.A + z.R * (z.h + z.i + z.f) * z.E + z.T * (z.I + z.F) * z.E;
   cost.kept_for_weights = z.R * (z.h + z.f) * z.E + z.T * z.F * z.E;
+  if (c.sums_loads()) {
+    cost.forward.calls.push_back({"tp_cp", Operation::all_reduce, Dtype::float64, c.parts,
+                                  std::int64_t{c.config.num_experts}});
+    cost.forward.buffers = std::max(cost.forward.buffers, 8 * z.N);
+  }
   if (z.F > 0) cost.forward.buffers = std::max(cost.forward.buffers, z.T * z.h * z.E);
   cost.backward_input.buffers = std::max(cost.backward_input.buffers, z.end_of_backward());
   return cost;
 }
 
-MoeParameters moe_parameters(const MoeConfig& config, ExpertParallel degrees) {
+MoeParameters moe_parameters(const MoeConfig& config, ExpertParallel degrees, int tp) {
   const auto of_mlp = [&](std::int64_t ffn) {
     const std::int64_t matrices = config.swiglu ? 3 : 2;
     return matrices * ffn * config.hidden +
@@ -132,7 +138,7 @@ MoeParameters moe_parameters(const MoeConfig& config, ExpertParallel degrees) {
   };
   const std::int64_t shared = config.shared_expert_intermediate_size;
   return {config.num_experts / degrees.ep * of_mlp(config.ffn_hidden_size / degrees.etp),
-          config.num_experts * config.hidden + (shared > 0 ? of_mlp(shared) : 0)};
+          config.num_experts * config.hidden + (shared > 0 ? of_mlp(shared / tp) : 0)};
 }
 
 double moe_flops(const MoeConfig& config, ExpertParallel degrees, std::int64_t rows,

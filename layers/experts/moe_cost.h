@@ -14,6 +14,10 @@
 //               reduce-scatters P T h; backward gathers T h, and reduce-scatters P T k gradients of
 //               weights and P T h values
 //
+// If several ranks split a micro-batch and the auxiliary loss depends on the load, forward also
+// all-reduces N doubles over them (the group "tp_cp"), which are buffers. A shared expert that is
+// split over tp is not counted here: it is a perceptron of the block (models/gpt_cost.h).
+//
 // kept after forward: logits T N A; rows R (h + i + f) E; outputs, index and weights S h E + 4 (S +
 // 2 R) + S E of alltoall, R h E + 4 R + R E of allgather; of the shared expert T (I + F) E.
 // kept after backward_input: R (h + f) E + T F E.
@@ -37,6 +41,12 @@ struct MoeCase {
   std::int64_t tokens = 1;
   // [ranks, num_experts]: the rows that a rank has for an expert, padding included.
   std::vector<std::int64_t> rows{};
+  int parts = 1;  // ranks that split a micro-batch
+  // Returns whether the ranks sum their loads.
+  bool sums_loads() const {
+    return parts > 1 && config.load_balancing == LoadBalancing::aux_loss &&
+           config.aux_loss_coeff != 0;
+  }
 };
 
 // Rows that the rank sends and receives, S and R, and those of them that are its own.
@@ -51,7 +61,7 @@ std::vector<std::int64_t> even_rows(const MoeConfig& config, ExpertParallel degr
 
 struct MoePass {
   std::map<machine::TrafficLabel, machine::Traffic> messages{};  // of alltoall
-  std::vector<collectives::CollectiveCalls> calls{};             // over the group "ep"
+  std::vector<collectives::CollectiveCalls> calls{};             // over the groups "ep" and "tp_cp"
   std::size_t buffers = 0;  // peak, without scratch of collectives
 };
 struct MoeCost {
@@ -61,11 +71,11 @@ struct MoeCost {
 };
 MoeCost moe_cost(const MoeCase& c);
 
-// Elements on a rank.
+// Elements on a rank. replicated: also a shared expert that tp ranks split.
 struct MoeParameters {
   std::int64_t of_experts = 0, replicated = 0;
 };
-MoeParameters moe_parameters(const MoeConfig& config, ExpertParallel degrees);
+MoeParameters moe_parameters(const MoeConfig& config, ExpertParallel degrees, int tp = 1);
 // Floating-point operations of forward and backward for R rows and T tokens.
 double moe_flops(const MoeConfig& config, ExpertParallel degrees, std::int64_t rows,
                  std::int64_t tokens);

@@ -1,5 +1,7 @@
 #include "layers/experts/moe_layer.h"
 
+#include "machine/base/error.h"
+
 namespace layers {
 namespace {
 
@@ -23,17 +25,19 @@ GptConfig shape_of_shared(const MoeConfig& config) {
 
 }  // namespace
 
-MoeLayer::MoeLayer(machine::Device& device, const MoeCommunicators& groups, Dtype dtype,
-                   const std::string& name, const MoeConfig& config)
+MoeLayer::MoeLayer(const Context& context, const MoeCommunicators& groups, const std::string& name,
+                   const MoeConfig& config)
     : degrees_(degrees_of(groups)),
+      parts_(groups.parts ? groups.parts->size() : 1),
       config_(checked(config, degrees_)),
-      context_{device, groups.alone, dtype},
-      expert_context_{device, groups.etp, dtype},
-      router_(context_, name + ".router", config),
+      context_{context.device, context.tp, context.dtype, context.sequence_parallel},
+      expert_context_{context.device, groups.etp, context.dtype},
+      router_(context_, name + ".router", config, groups.parts),
       experts_(expert_context_, name + ".experts", config,
                groups.experts.rank() / degrees_.etp * (config.num_experts / degrees_.ep),
                config.num_experts / degrees_.ep),
       dispatcher_(make_token_dispatcher(context_, groups.experts, config, degrees_)) {
+  SHARDMARK_CHECK(context_.tp.size() == 1 || context_.sequence_parallel, ==, true);
   if (config.shared_expert_intermediate_size > 0)
     shared_ = std::make_unique<Mlp>(context_, name + ".shared_experts", shape_of_shared(config));
 }

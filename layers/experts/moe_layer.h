@@ -6,7 +6,10 @@
 // Every rank has its own tokens [tokens, hidden], the same number on all ranks. A call is
 // collective over the ranks that exchange tokens, also for a rank that has no rows.
 //
-//   MoeLayer moe(groups, Dtype::bfloat16, "moe", config);
+// Over tp the layer requires sequence parallelism, which gives each rank its own tokens. The router
+// is on every rank; the shared expert is a tensor-parallel perceptron (mlp.h); etp is tp.
+//
+//   MoeLayer moe(context, groups, "moe", config);
 //   moe.forward(x, y, saved, Category::activations);
 //   moe.backward_input(d_y, d_x, saved, loss_factor, Category::buffers);
 //   moe.backward_weights(saved);
@@ -26,9 +29,11 @@
 
 namespace layers {
 
-// The groups of a layer (expert_groups.h), and a group of only this rank.
+// The groups of a layer (expert_groups.h). parts: the ranks that split a micro-batch, whose tokens
+// the auxiliary losses join (routing.h); null: only this one.
 struct MoeCommunicators {
-  collectives::Communicator &experts, &etp, &alone;
+  collectives::Communicator &experts, &etp;
+  collectives::Communicator* parts = nullptr;
 };
 
 class MoeLayer {
@@ -40,9 +45,10 @@ class MoeLayer {
     Mlp::Saved shared;
   };
 
-  // Throws std::invalid_argument like MoeConfig::validate.
-  MoeLayer(machine::Device& device, const MoeCommunicators& groups, Dtype dtype,
-           const std::string& name, const MoeConfig& config);
+  // context: device, tp, dtype, sequence_parallel; tp has one rank, or the tokens are split over
+  // it. Throws std::invalid_argument like MoeConfig::validate.
+  MoeLayer(const Context& context, const MoeCommunicators& groups, const std::string& name,
+           const MoeConfig& config);
 
   // record: of the router's decisions (routing.h).
   void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
@@ -58,10 +64,13 @@ class MoeLayer {
   Parameters expert_parameters() { return experts_.parameters(); }
   Parameters replicated_parameters();                                // router and shared expert
   const Context& expert_context() const { return expert_context_; }  // tp: etp
-  const Context& own_context() const { return context_; }            // tp: this rank
+  const Context& own_context() const { return context_; }
+  // Returns T of the losses, from this rank's tokens.
+  std::int64_t loss_tokens(std::int64_t own) const { return own * parts_; }
 
  private:
   ExpertParallel degrees_;
+  int parts_;
   MoeConfig config_;
   Context context_, expert_context_;
   Router router_;

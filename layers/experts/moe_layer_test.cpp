@@ -49,7 +49,7 @@ Observed run(const MoeConfig& config, ExpertParallel degrees, bool even = false)
     Communicator experts = connect(groups.experts), etp = connect(groups.etp),
                  edp = connect(groups.edp), all = connect(everyone),
                  alone = connect({"alone", {world.rank()}, 0});
-    MoeLayer layer(world.device(), {experts, etp, alone}, Dtype::float64, "moe", config);
+    MoeLayer layer({world.device(), alone, Dtype::float64}, {experts, etp}, "moe", config);
     const Initializer initializer = large_values(3);
     initializer.fill(layer.expert_context(), layer.expert_parameters());
     initializer.fill(layer.own_context(), layer.replicated_parameters());

@@ -4,10 +4,22 @@
 
 namespace layers {
 
-Router::Router(const Context& context, const std::string& name, const MoeConfig& config)
+Router::Router(const Context& context, const std::string& name, const MoeConfig& config,
+               collectives::Communicator* parts)
     : context_(context),
       config_(config),
-      weight_(declare(context, name + ".weight", {config.num_experts, config.hidden}, {})) {}
+      parts_(parts),
+      weight_(declare(context, name + ".weight", {config.num_experts, config.hidden},
+                      context.between_regions())) {}
+
+std::vector<std::int64_t> Router::sum_over_parts(const std::vector<std::int64_t>& load) const {
+  const Tensor loads(context_.device, Dtype::float64, {config_.num_experts}, Category::buffers);
+  from_doubles(loads, std::vector<double>(load.begin(), load.end()));
+  parts_->all_reduce(loads, loads);
+  context_.stream().synchronize();
+  const std::vector<double> sums = to_doubles(loads);
+  return {sums.begin(), sums.end()};
+}
 
 void Router::forward(const Tensor& x, Saved& saved, Category kept, RoutingRecord* record) {
   saved.x = x;
@@ -15,7 +27,9 @@ void Router::forward(const Tensor& x, Saved& saved, Category kept, RoutingRecord
       Tensor(context_.device, context_.accumulator(), {x.rows(), config_.num_experts}, kept);
   gemm(context_.stream(), matrix(x), matrix(weight_.value).transposed(), matrix(saved.logits));
   context_.stream().synchronize();
-  saved.routing = route(config_, to_doubles(saved.logits), record);
+  LossParts others;
+  if (parts_) others = {parts_->size(), [this](const auto& load) { return sum_over_parts(load); }};
+  saved.routing = route(config_, to_doubles(saved.logits), record, others);
 }
 
 void Router::backward_input(const std::vector<double>& d_weights, double loss_factor,

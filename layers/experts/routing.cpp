@@ -89,11 +89,15 @@ double aux_scale(const MoeConfig& config, double tokens) {
 
 std::int64_t Routing::dropped() const { return std::ranges::count(choices, -1); }
 
-Routing route(const MoeConfig& config, std::span<const double> logits, RoutingRecord* record) {
+bool needs_load(const MoeConfig& config) { return aux_scale(config, 1) != 0; }
+
+Routing route(const MoeConfig& config, std::span<const double> logits, RoutingRecord* record,
+              const LossParts& others) {
   const bool given = record && record->given;
   const std::int64_t experts = config.num_experts;
   Routing routing;
   routing.tokens = static_cast<std::int64_t>(logits.size()) / experts;
+  routing.loss_tokens = routing.tokens * others.parts;
   routing.topk = config.topk;
   routing.load.resize(static_cast<std::size_t>(experts));
   std::vector<double> scaled;
@@ -114,12 +118,14 @@ Routing route(const MoeConfig& config, std::span<const double> logits, RoutingRe
     for (const std::int32_t expert : chosen) ++routing.load[static_cast<std::size_t>(expert)];
     const Softmax all = softmax(row);
     for (std::size_t e = 0; e < sums.size(); ++e) sums[e] += all.probabilities[e];
-    routing.z_loss += config.z_loss_coeff / static_cast<double>(routing.tokens) * all.log_sum_exp *
-                      all.log_sum_exp;
+    routing.z_loss += config.z_loss_coeff / static_cast<double>(routing.loss_tokens) *
+                      all.log_sum_exp * all.log_sum_exp;
   }
+  const bool sums_loads = others.parts > 1 && needs_load(config);
+  routing.loss_load = sums_loads ? others.sum(routing.load) : routing.load;
   for (std::size_t e = 0; e < sums.size(); ++e)
-    routing.aux_loss += aux_scale(config, static_cast<double>(routing.tokens)) *
-                        static_cast<double>(routing.load[e]) * sums[e];
+    routing.aux_loss += aux_scale(config, static_cast<double>(routing.loss_tokens)) *
+                        static_cast<double>(routing.loss_load[e]) * sums[e];
   routing.choices = given ? record->choices : routing.chosen;
   if (given)
     for (std::size_t i = 0; i < routing.choices.size(); ++i)
@@ -140,7 +146,7 @@ std::vector<double> route_backward(const MoeConfig& config, std::span<const doub
   const std::int64_t experts = config.num_experts;
   const auto topk = static_cast<std::size_t>(routing.topk);
   SHARDMARK_CHECK(d_weights.size(), ==, routing.choices.size());
-  const double tokens = static_cast<double>(routing.tokens);
+  const double tokens = static_cast<double>(routing.loss_tokens);
   const double aux = loss_factor * aux_scale(config, tokens),
                z = loss_factor * 2 * config.z_loss_coeff / tokens;
   std::vector<double> d_logits(logits.size());
@@ -157,7 +163,7 @@ std::vector<double> route_backward(const MoeConfig& config, std::span<const doub
     const Softmax all = softmax(row);
     std::vector<double> d_all(row.size());  // of the probabilities over all experts
     for (std::size_t e = 0; e < d_all.size(); ++e)
-      d_all[e] = aux * static_cast<double>(routing.load[e]);
+      d_all[e] = aux * static_cast<double>(routing.loss_load[e]);
     if (is_logistic(config)) {
       const double weight = weights_of(config, row, chosen)[0];
       d_row[static_cast<std::size_t>(chosen[0])] += weight * (1 - weight) * d_chosen[0];

@@ -10,12 +10,15 @@
 // ones. With sinkhorn they are the softmax over all, or for topk 1 the logistic function, as in
 // Megatron-LM. Dropping a choice does not change the weights of the others.
 //
-// Losses, means over the rank's T tokens, of the softmax p over all E experts:
+// Losses, means over T tokens, of the softmax p over all E experts. T are the rank's tokens, or
+// those of all ranks that split a micro-batch (LossParts), of which a rank computes the terms of
+// its own:
 //   aux  aux_loss_coeff E sum_e (load_e / (topk T)) (1/T sum_t p_te)   (arXiv:2101.03961, section
 //        2.2), with the load before drops, which has no gradient
 //   z    z_loss_coeff 1/T sum_t log(sum_e exp(logit_te))^2             (arXiv:2202.08906)
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -31,7 +34,10 @@ struct Routing {
   std::vector<double> weights;        // [tokens, topk]; 0 of a dropped choice
   std::vector<std::int32_t> chosen;   // choices before drops
   std::vector<std::int64_t> load;     // [experts]: choices before drops
-  double aux_loss = 0, z_loss = 0;    // with their coefficients
+  // T of the losses, and the choices before drops of these tokens.
+  std::int64_t loss_tokens = 0;
+  std::vector<std::int64_t> loss_load;
+  double aux_loss = 0, z_loss = 0;  // with their coefficients
 
   std::int64_t dropped() const;
 };
@@ -48,9 +54,19 @@ struct RoutingRecord {
   }
 };
 
+// The ranks that split a micro-batch, each with the same number of tokens (sequence and context
+// parallelism). Choices, capacities and drops are of each rank's own tokens, as in Megatron-LM.
+struct LossParts {
+  int parts = 1;
+  // Returns the sum of a load over the parts. route calls it once if needs_load.
+  std::function<std::vector<std::int64_t>(const std::vector<std::int64_t>&)> sum{};
+};
+// Returns whether a loss depends on the load.
+bool needs_load(const MoeConfig& config);
+
 // logits: [tokens, num_experts]. A record is filled, or gives the decisions.
 Routing route(const MoeConfig& config, std::span<const double> logits,
-              RoutingRecord* record = nullptr);
+              RoutingRecord* record = nullptr, const LossParts& others = {});
 
 // Returns the gradient of the logits: of the weights' gradient [tokens, topk], and loss_factor
 // times that of both losses.

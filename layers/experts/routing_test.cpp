@@ -118,6 +118,34 @@ TEST(Routing, BalancedLoadHasTheLeastAuxiliaryLoss) {
   EXPECT_NEAR(route(config, even).z_loss, 2 * log_sum_exp * log_sum_exp, 1e-13);
 }
 
+// Two ranks with half of the tokens each: the losses of all tokens are the sums of the ranks'
+// terms.
+TEST(Routing, PartsJoinTheirLosses) {
+  MoeConfig config = config_of(4, 2);
+  config.load_balancing = LoadBalancing::aux_loss;
+  config.aux_loss_coeff = 3;
+  config.z_loss_coeff = 2;
+  const Values logits = logits_of(12, 4), slopes = random_values(24, 3, machine::Dtype::float64);
+  const Routing whole = route(config, logits);
+  const Values gradient = route_backward(config, logits, whole, slopes, 0.25);
+  const LossParts others{2, [&](const auto&) { return whole.load; }};
+  double losses = 0;
+  Values joined;
+  for (const std::ptrdiff_t first : {0, 24}) {
+    const Values own(logits.begin() + first, logits.begin() + first + 24);
+    const Routing half = route(config, own, nullptr, others);
+    EXPECT_EQ(half.loss_tokens, 12);
+    EXPECT_NE(half.load, whole.load);
+    losses += half.aux_loss + half.z_loss;
+    const Values part =
+        route_backward(config, own, half,
+                       std::span(slopes).subspan(static_cast<std::size_t>(first / 2), 12), 0.25);
+    joined.insert(joined.end(), part.begin(), part.end());
+  }
+  EXPECT_NEAR(losses, whole.aux_loss + whole.z_loss, 1e-13);
+  for (std::size_t i = 0; i < gradient.size(); ++i) EXPECT_NEAR(joined[i], gradient[i], 1e-14);
+}
+
 // The loss is sum of weight * slope over the kept choices, plus loss_factor times both losses.
 TEST(Routing, GradientsAreDifferenceQuotients) {
   struct Mode {

@@ -34,10 +34,11 @@ class Calls {
   // Counts a pass of the experts of the stage's blocks [begin, end).
   void exchange(MoePass MoeCost::*pass, std::size_t begin, std::size_t end) {
     const int first = stage_.stage.blocks(config_).begin;
-    for (std::size_t block = begin; block < end && stage_.experts.degrees.ranks() > 1; ++block) {
+    for (std::size_t block = begin; block < end; ++block) {
       if (!config_.has_experts(first + static_cast<int>(block))) continue;
       const MoeCost cost = moe_cost(moe_case(config_, stage_, block));
-      of_experts_.insert(of_experts_.end(), (cost.*pass).calls.begin(), (cost.*pass).calls.end());
+      for (const CollectiveCalls& call : (cost.*pass).calls)
+        if (call.ranks > 1) of_experts_.push_back(call);
     }
   }
 
@@ -91,13 +92,15 @@ int count_experts(const GptConfig& config, int begin, int end) {
 // Blocks [begin, end) of a model, by stack. A decoder alone has only `other` blocks.
 struct Blocks {
   int other = 0, decoder = 0;  // decoder: of an encoder-decoder, with cross attention
-  int experts = 0;             // of `other`: without a tensor-parallel perceptron
+  int experts = 0;             // of `other`: without a tensor-parallel perceptron, which a shared
+                               // expert is
   Blocks(const GptConfig& config, int begin, int end)
       : decoder(config.encoder_decoder()
                     ? std::max(0, end - std::max(begin, config.encoder_layers()))
                     : 0) {
     other = end - begin - decoder;
-    experts = count_experts(config, begin, end);
+    if (config.moe.shared_expert_intermediate_size == 0)
+      experts = count_experts(config, begin, end);
   }
   // Entries and exits of tensor-parallel regions in forward. Queries of cross attention, and keys
   // and values, enter separately.
@@ -160,7 +163,8 @@ MoeCase moe_case(const GptConfig& config, const StageCase& stage, std::size_t bl
           experts.rank,
           stage.dtype,
           tokens,
-          experts.rows.empty() ? even_rows(mixture, experts.degrees, tokens) : experts.rows[block]};
+          experts.rows.empty() ? even_rows(mixture, experts.degrees, tokens) : experts.rows[block],
+          (stage.options.sequence_parallel ? stage.tp : 1) * stage.cp.ranks};
 }
 
 std::int64_t parameters_count(const GptConfig& config) {
@@ -182,7 +186,7 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
   std::int64_t count =
       blocks.size() * (attention + 2 * norm) + (blocks.size() - with_experts) * mlp;
   if (with_experts > 0) {
-    const MoeParameters moe = moe_parameters(config.mixture(), stage.experts.degrees);
+    const MoeParameters moe = moe_parameters(config.mixture(), stage.experts.degrees, stage.tp);
     count += with_experts * (moe.of_experts + moe.replicated);
   }
   if (stage.stage.first()) count += table + (config.learned_positions() ? config.sequence * h : 0);

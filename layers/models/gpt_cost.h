@@ -112,7 +112,8 @@ std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 //
 // Every forward of a layer, also a recomputed one, and every backward_input adds the collectives
 // over cp of context_cost.h, and its messages, which the last two functions return. A layer with
-// experts has one region over tp and those of experts/moe_cost.h over the group "ep". With fp8 the
+// experts has one region over tp, and a second with a shared expert; it has those of
+// experts/moe_cost.h over the groups "ep" and "tp_cp". With fp8 the
 // all-gathers of the layers are those of fp8_cost.h, and amaxes are shared over the group "fp8".
 using collectives::CollectiveCalls;
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage);

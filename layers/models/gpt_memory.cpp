@@ -9,7 +9,7 @@
 
 #include "layers/models/fp8_cost.h"
 #include "layers/models/memory_rows.h"
-#include "layers/models/mixture_sizes.h"
+#include "layers/models/mixture_memory.h"
 
 namespace layers {
 namespace {
@@ -94,68 +94,11 @@ struct Sizes {
   // Returns whether the weights use the gradient that enters a layer unchanged.
   bool passes_on() const { return gathered == 0 && dropped == 0; }
   bool mlp_passes_on(std::size_t block) const {
-    return mixtures[block].present ? mixtures[block].F > 0 && dropped == 0 : passes_on();
+    return passes_on() && (!mixtures[block].present || mixtures[block].F > 0);
   }
 };
 
 // clang-format off
-std::vector<Row> expert_rows(const Sizes& z, const Mixture& m) {
-  enum Moment : int {
-    route = of_mlp, counts, weigh, exchange, compute, give_back, sum, share,
-    d_gather = d_of_mlp, d_dot, d_slots, d_exchange, d_compute, d_give_back, d_sum, d_route, d_share,
-    w_experts = mlp_weights_end
-  };
-  using enum Held;
-  const std::size_t sent = m.S * m.h * m.E, rows = m.R * m.h * m.E, all = m.P * m.T * m.h,
-                    slots = m.T * m.k;
-  const auto either = [&](std::size_t alltoall, std::size_t allgather) {
-    return m.all_to_all ? alltoall : allgather;
-  };
-  return {
-      {saved, "norm2", z.own, route, w_experts},
-      {saved, "statistics of norm2", z.R, route, done},
-      {saved, "logits", m.T * m.N * m.A, route, d_route},
-      {now,   "counts, or choices", either(m.pads ? 0 : 4 * (m.P + 1) * m.N, 4 * (m.P + 1) * slots), counts, counts},
-      {now,   "weights of all ranks", either(0, (m.P + 1) * slots * m.A), weigh, weigh},
-      {saved, "weights of rows", either(m.S, m.R) * m.E, weigh, d_sum},
-      {saved, "indices of rows", 4 * either(m.S + 2 * m.R, m.R), exchange, d_sum},
-      {now,   "rows to send, or tokens of all ranks", either(sent, all * m.E), exchange, exchange},
-      {now,   "rows received", either(rows, 0), exchange, exchange},
-      {saved, "rows of the experts", rows, exchange, w_experts},
-      {now,   "their outputs, to return", either(rows, 0), compute, sum},
-      {saved, "their outputs, kept", either(0, rows), compute, d_slots},
-      {saved, "inner of the experts", m.R * m.i * m.E, compute, d_compute},
-      {saved, "active of the experts", m.R * m.f * m.E, compute, w_experts},
-      {now,   "outputs by sender", either(rows, 0), give_back, give_back},
-      {saved, "outputs of the rank's tokens", either(sent, 0), give_back, d_slots},
-      {now,   "weighted outputs", either(sent, rows), sum, sum},
-      {now,   "sums of all ranks' tokens", either(m.T * m.h * m.B, all * (m.E + m.B)), sum, sum},
-      {now,   "output of the shared expert", m.F > 0 ? m.T * m.h * m.E : 0, share, share},
-      {saved, "inner of the shared expert", m.T * m.I * m.E, share, d_share},
-      {saved, "active of the shared expert", m.T * m.F * m.E, share, w_experts},
-
-      {later, "d_y dropped", z.dropped, d_gather, m.F > 0 ? w_experts : d_share},
-      {later, "d_norm2", z.own, d_gather, done},
-      {now,   "d_y of the rows", either(sent, rows), d_gather, d_exchange},
-      {now,   "d_y of all ranks", either(0, all * m.E), d_gather, d_gather},
-      {now,   "d_y weighted", either(sent, 0), d_gather, d_exchange},
-      {now,   "products of rows", either(m.S, m.R) * m.A, d_dot, d_dot},
-      {now,   "gradients of all ranks' weights", either(0, (m.P + 1) * slots * m.A), d_slots, d_slots},
-      {now,   "d_outputs received", either(rows, 0), d_exchange, d_exchange},
-      {later, "d_outputs", rows, d_exchange, w_experts},
-      {now,   "d_rows of the experts", rows, d_compute, d_sum},
-      {later, "d_inner of the experts", m.R * m.i * m.E, d_compute, w_experts},
-      {now,   "d_active of the experts", m.R * m.f * m.E, d_compute, d_compute},
-      {now,   "d_rows by sender", either(rows, 0), d_give_back, d_give_back},
-      {now,   "d_rows returned", either(sent, 0), d_give_back, d_sum},
-      {now,   "sums of gradients", either(m.T * m.h * m.B, all * (m.E + m.B)), d_sum, d_sum},
-      {later, "d_logits", m.T * m.N * m.E, d_route, w_experts},
-      {now,   "d_norm2 of the shared expert", m.F > 0 ? m.T * m.h * m.E : 0, d_share, d_share},
-      {later, "d_inner of the shared expert", m.T * m.I * m.E, d_share, w_experts},
-      {now,   "d_active of the shared expert", m.T * m.F * m.E, d_share, d_share},
-  };
-}
-
 // joined: backward computes both halves of the first product of attention and of the perceptron.
 std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
   enum Moment : int {
@@ -279,7 +222,8 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
       rows.insert(rows.end(), of_fp8.begin(), of_fp8.end());
     }
   if (z.mixtures[block].present) {
-    const std::vector<Row> experts = expert_rows(z, z.mixtures[block]);
+    const std::vector<Row> experts =
+        mixture_rows(z.mixtures[block], {z.own, z.R, z.dropped, z.gathered});
     rows.insert(rows.end(), experts.begin(), experts.end());
   }
   return rows;

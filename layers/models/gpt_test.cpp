@@ -135,6 +135,22 @@ TEST_P(GptTypes, SequenceParallelIsNearDouble) {
   }
 }
 
+// Each rank of tp routes its own rows, and the auxiliary loss is that of all rows.
+TEST(Gpt, ExpertsOverTensorParallelRanksAreThoseOfOneRank) {
+  for (GptConfig shape : {with_experts(even), with_experts(other(even))}) {
+    shape.moe.aux_loss_coeff = 1;
+    shape.moe.shared_expert_intermediate_size = shape.swiglu ? 8 : 0;
+    shape.hidden_dropout = 0;
+    GptCase run{.config = shape, .sequences = 2};
+    const GptResult exact = train(run);
+    run.options.sequence_parallel = true;
+    for (const int tp : {2, 4}) {
+      run.tp = tp;
+      expect_near(train(run), exact, run);
+    }
+  }
+}
+
 // Stages add no rounding, except for the gradient of a tied table. That gradient is summed from its
 // two ends, and the addition of the two sums rounds once.
 TEST_P(GptTypes, StagesChangeNothing) {

@@ -12,9 +12,10 @@ TransformerBlock::TransformerBlock(const Context& context, const std::string& na
       norm2_(context, name + ".norm2", config),
       mlp_dropout_{context, name + ".mlp.dropout", config.hidden_dropout} {
   if (config.has_experts())
-    moe_.emplace(context.device,
-                 experts.value_or(MoeCommunicators{context.tp, context.tp, context.tp}),
-                 context.dtype, name + ".moe", config.mixture());
+    moe_.emplace(context,
+                 experts.value_or(MoeCommunicators{context.tp, context.tp,
+                                                   context.tp.size() > 1 ? &context.tp : nullptr}),
+                 name + ".moe", config.mixture());
   else
     mlp_.emplace(context, name + ".mlp", config);
   if (config.encoder_decoder())
@@ -71,7 +72,7 @@ void TransformerBlock::backward_input(const Tensor& d_y, const Tensor& d_x, Save
   saved.d_norm2 = context_.tensor(d_y.shape(), kept);
   if (moe_)
     moe_->backward_input(dropped(mlp_dropout_, d_y, saved.draw, kept), saved.d_norm2, saved.moe,
-                         loss_scale * static_cast<double>(d_y.rows()), kept);
+                         loss_scale * static_cast<double>(moe_->loss_tokens(d_y.rows())), kept);
   else
     mlp_->backward_input(dropped(mlp_dropout_, d_y, saved.draw, kept), saved.d_norm2, saved.mlp,
                          kept);

@@ -106,7 +106,12 @@ class GptRanks {
       stages_.back()->set_loss_scale(run.loss_scale);
     }
     for (int i = 0; i < run.stages; ++i) {
-      const StageCase stage{run.tp, {i, run.stages}, run.sequences, run.dtype, run.options};
+      const StageCase stage{.tp = run.tp,
+                            .stage = {i, run.stages},
+                            .sequences = run.sequences,
+                            .dtype = run.dtype,
+                            .options = run.options,
+                            .experts = {.degrees = {1, run.tp}}};
       for (const auto& calls : {forward_calls, backward_input_calls, backward_weights_calls})
         for (const CollectiveCalls& one : calls(run.config, stage)) run_once(rank, one);
     }
@@ -162,9 +167,12 @@ class GptRanks {
       stage->forward(m, batch, in, out);
       in = out;
     }
-    double loss = machine::to_doubles(in).front();
+    double own = 0, loss = machine::to_doubles(in).front();
     for (const RoutingRecord& record : routing_[static_cast<std::size_t>(m)])
-      if (!record.chosen.empty()) loss += static_cast<double>(case_.rows()) * record.losses;
+      if (!record.chosen.empty()) own += static_cast<double>(case_.rows()) * record.losses;
+    for (const double terms :
+         rank_.world.all_gather(machine::first_ranks("tp", case_.tp, rank_.world.rank()), own))
+      loss += terms;
     return loss;
   }
 

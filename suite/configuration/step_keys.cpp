@@ -148,7 +148,7 @@ std::vector<Key> step_keys() {
       axis("cp-placement", "", AT(context.order), "positions of a sequence on the ranks of cp",
            {.choices = {"contiguous", "striped", "zigzag"}}, &cp),
       axis("--expert-model-parallel-size", "", AT(expert_parallel),
-           "ranks of data-parallel-size that divide the experts", degree()),
+           "ranks of dp x cp that divide the experts", degree()),
       row("", "sequence_parallel_size", AT(sequence_parallel_size), degree()),
       row("", "tensor_parallel.enabled", AT(tensor_parallel)),
       axis("--micro-batch-size", "train_micro_batch_size_per_gpu", AT(batch.micro_batch_size),

@@ -214,6 +214,7 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
         Case{{.tp = 2, .dp = 2}, true, "none", "llama_tiny"}, Case{{}, false, "full", "tiny", true},
         Case{{.pp = 2}, false, "none", "tiny", false, 2}, Case{{.cp = 2}},
         Case{{.pp = 2}, false, "full", "moe_tiny"}, Case{{}, false, "none", "moe_tiny"},
+        Case{{.tp = 2, .cp = 2}, true, "none", "moe_tiny"},
         Case{{.tp = 2, .cp = 2, .dp = 2}, true, "full"}}) {
     TrainingConfig t;
     t.activations.use_flash_attn = one.degrees.cp > 1;

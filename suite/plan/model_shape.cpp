@@ -22,16 +22,16 @@ Counts perceptron(const Model& model, double f) {
   return {h * up + f * h + bias * up, bias * h};
 }
 
-// The experts of a layer and its router. Each rank has the whole shared expert.
+// The experts of a layer and its router. tp divides each expert, and the shared one.
 Counts mixture(const Model& model, int ep) {
   const layers::MoeConfig moe = model.mixture();
   const Counts expert = perceptron(model, static_cast<double>(moe.ffn_hidden_size)),
                shared = perceptron(model, static_cast<double>(moe.shared_expert_intermediate_size));
   const double has_shared = moe.shared_expert_intermediate_size > 0 ? 1 : 0;
   const double experts = static_cast<double>(moe.num_experts) / ep;
-  return {experts * expert.cut, experts * expert.whole +
-                                    static_cast<double>(moe.num_experts) * model.hidden +
-                                    has_shared * (shared.cut + shared.whole)};
+  return {experts * expert.cut + has_shared * shared.cut,
+          experts * expert.whole + static_cast<double>(moe.num_experts) * model.hidden +
+              has_shared * shared.whole};
 }
 
 // The mean over the layers.

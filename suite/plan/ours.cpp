@@ -67,9 +67,9 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
   const machine::Grid grid(config.degrees, first.rank_at(machine::Axis::pp, stage));
   machine::run_ranks(1, [&](machine::World& world) {  // has as many hosts as the grid needs
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp)),
-        ep(world, std::make_unique<NoLink>(config.expert_parallel));
+        ep(world, std::make_unique<NoLink>(expert_degrees(config).ranks()));
     ModelChunks model(config, schedules.placement, stage, world.host_device(), tp,
-                      &world.host_device(), {}, layers::MoeCommunicators{ep, tp, tp});
+                      &world.host_device(), {}, layers::MoeCommunicators{ep, tp});
     plan = zero::gradient_plan(
         model.parameters(), config.precision.dtype, grid, static_cast<double>(config.tokens()),
         frozen_parameters(config, model.parameters()), config.gradient_dtype(),

@@ -27,12 +27,12 @@ bool tp_divides(const TrainingConfig::Model& model, int tp) {
          model.hidden % tp == 0;
 }
 
-// Experts are divided among neighbours of dp; predict_step has neither tp nor cp with them.
-std::vector<int> expert_degrees(const TrainingConfig& one) {
+// Experts are divided among neighbours of cp x dp, and each over tp.
+std::vector<int> degrees_of_experts(const TrainingConfig& one) {
   if (!one.model.has_experts()) return {1};
-  if (one.degrees.tp * one.degrees.cp > 1) return {};
+  if (one.model.mixture().ffn_hidden_size % one.degrees.tp != 0) return {};
   const int experts = one.model.moe.num_experts;
-  return divisors(std::gcd(experts, one.degrees.dp), experts);
+  return divisors(std::gcd(experts, one.shards()), experts);
 }
 
 // Adds the schedules of one candidate that has everything else.
@@ -93,7 +93,7 @@ std::vector<TrainingConfig> grid(const TrainingConfig& base, const Cluster& clus
         if (one.model.tokens > 0) one.model.vocabulary = padded_vocabulary(one.model, tp);
         if (base.batch.global_batch_size % one.degrees.dp != 0) continue;
         const int per_replica = base.batch.global_batch_size / one.degrees.dp;
-        for (const int ep : expert_degrees(one))
+        for (const int ep : degrees_of_experts(one))
           for (const int micro : divisors(per_replica, longest_micro_batch)) {
             one.expert_parallel = ep;
             one.batch.micro_batch_size = micro;

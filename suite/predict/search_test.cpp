@@ -66,13 +66,15 @@ TEST(Search, WalksTheDegreesOfExperts) {
   config.batch.global_batch_size = 256;
   const Cluster cluster = read_cluster("dgx_h100");
   const std::vector<TrainingConfig> all = grid(config, cluster, 64);
-  std::set<int> degrees;
+  std::set<int> degrees, tensor_parallel;
   for (const TrainingConfig& one : all) {
-    EXPECT_EQ(one.degrees.tp * one.degrees.cp, 1);
-    EXPECT_EQ(one.degrees.dp % one.expert_parallel, 0);
+    EXPECT_EQ(one.shards() % one.expert_parallel, 0);
+    EXPECT_EQ(one.activations.sequence_parallel, one.degrees.tp > 1);
     degrees.insert(one.expert_parallel);
+    tensor_parallel.insert(one.degrees.tp);
   }
   EXPECT_EQ(degrees, (std::set{1, 2, 4, 8}));
+  EXPECT_EQ(tensor_parallel, (std::set{1, 2, 4, 8}));
   const Found found = fastest(all, cluster, find_software("megatron_core"), 80e9, 1);
   ASSERT_EQ(found.best.size(), 1U);
   EXPECT_GT(found.best[0].config.expert_parallel, 1);

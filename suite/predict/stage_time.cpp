@@ -5,6 +5,7 @@
 #include "layers/models/gpt_cost.h"
 #include "suite/predict/collective_time.h"
 #include "suite/predict/kernel_time.h"
+#include "suite/trainer/model_chunks.h"
 
 namespace suite::predict {
 namespace {
@@ -119,10 +120,10 @@ class Layer {
     const layers::MoeConfig& mixture = experts_.config;
     const int own = mixture.num_experts / experts_.degrees.ep;
     const double rows = received() / own;
-    double seconds = product(way, n, h, mixture.num_experts) +
-                     product(way, rows, h, as_double(mixture.inner()), own) +
-                     product(way, rows, as_double(mixture.ffn_hidden_size), h, own);
-    if (const double shared = as_double(mixture.shared_expert_intermediate_size); shared > 0)
+    double seconds = product(way, n / c, h, mixture.num_experts) +
+                     product(way, rows, h, as_double(mixture.inner()) / t, own) +
+                     product(way, rows, as_double(mixture.ffn_hidden_size) / t, h, own);
+    if (const double shared = as_double(mixture.shared_expert_intermediate_size) / t; shared > 0)
       seconds += product(way, n, h, (mixture.swiglu ? 2 : 1) * shared) + product(way, n, shared, h);
     return seconds;
   }
@@ -131,13 +132,14 @@ class Layer {
   double expert_memory(double times) const {
     const layers::MoeConfig& mixture = experts_.config;
     const double sent = as_double(moe_rows(experts_).sent), twice = mixture.swiglu ? 2 : 1;
-    const double of_experts = as_double(mixture.ffn_hidden_size) * received(),
-                 of_shared = as_double(mixture.shared_expert_intermediate_size) * n;
-    return E * (2 * h * (n + sent) + 4 * h * received()) + 3 * 4 * n * mixture.num_experts +
+    const double of_experts = as_double(mixture.ffn_hidden_size) / t * received(),
+                 of_shared = as_double(mixture.shared_expert_intermediate_size) / t * n;
+    return E * (2 * h * (n / c + sent) + 4 * h * received()) + 3 * 4 * n / c * mixture.num_experts +
            E * (times * twice + 1) * (of_experts + of_shared);
   }
   double expert_parameters() const {
-    const layers::MoeParameters own = moe_parameters(experts_.config, experts_.degrees);
+    const layers::MoeParameters own =
+        moe_parameters(experts_.config, experts_.degrees, static_cast<int>(t));
     return as_double(own.of_experts + own.replicated);
   }
   double received() const { return as_double(moe_rows(experts_).received); }
@@ -213,10 +215,14 @@ void add_tp(const TrainingConfig& config, const Cluster& cluster, const Software
   layers::StageCase kept = one;
   kept.options.recompute_granularity = RecomputeGranularity::none;
   const Spread tp = spread(cluster, t, 1);
-  const double forward = collective_s(cluster, tp, layers::forward_calls(shape, one));
-  const double input = collective_s(cluster, tp, layers::backward_input_calls(shape, kept));
-  const double again = collective_s(cluster, tp, layers::backward_input_calls(shape, one)) - input;
-  const double weights = collective_s(cluster, tp, layers::backward_weights_calls(shape, one));
+  const double forward =
+      collective_s(cluster, tp, calls_over("tp", layers::forward_calls(shape, one)));
+  const double input =
+      collective_s(cluster, tp, calls_over("tp", layers::backward_input_calls(shape, kept)));
+  const double again =
+      collective_s(cluster, tp, calls_over("tp", layers::backward_input_calls(shape, one))) - input;
+  const double weights =
+      collective_s(cluster, tp, calls_over("tp", layers::backward_weights_calls(shape, one)));
   const layers::TpCommOverlap& own = config.activations.tp_comm;
   const bool parts =
       (software.tp_overlap || own.gathers_by_share()) && config.activations.sequence_parallel;
@@ -254,11 +260,13 @@ void add_cp(const TrainingConfig& config, const Cluster& cluster, double layers_
 // The messages between a token's rank and its experts. Computing waits for them.
 void add_ep(const TrainingConfig& config, const Cluster& cluster, double layers_of_stage,
             double recomputed, StageSeconds& out) {
-  if (config.expert_parallel == 1 || layers_of_stage == 0) return;
+  if (layers_of_stage == 0) return;
   const layers::MoeCost cost = moe_cost(mixture_case(config));
-  const Spread ep = spread(cluster, config.expert_parallel, config.degrees.tp);
+  const Spread ep = spread(cluster, expert_degrees(config).ranks(), 1);
+  const Spread parts = spread(cluster, config.degrees.tp * config.degrees.cp, 1);
   const auto seconds = [&](const layers::MoePass& pass) {
-    double sum = collective_s(cluster, ep, pass.calls);
+    double sum = collective_s(cluster, ep, calls_over("ep", pass.calls)) +
+                 collective_s(cluster, parts, calls_over("tp_cp", pass.calls));
     for (const auto& [label, traffic] : pass.messages)
       sum += exchange_s(cluster, ep, static_cast<double>(traffic.messages_sent),
                         static_cast<double>(traffic.bytes_sent));
@@ -285,11 +293,22 @@ LayerCount count_layers(const TrainingConfig& config, int stage) {
 
 layers::MoeCase mixture_case(const TrainingConfig& config) {
   return moe_case(config.model,
-                  {.stage = {},
+                  {.tp = config.degrees.tp,
+                   .stage = {},
                    .sequences = config.batch.micro_batch_size,
                    .dtype = config.precision.dtype,
-                   .experts = {.degrees = {.ep = config.expert_parallel}}},
+                   .options = config.activations,
+                   .cp = {.ranks = config.degrees.cp},
+                   .experts = {.degrees = expert_degrees(config)}},
                   0);
+}
+
+std::vector<collectives::CollectiveCalls> calls_over(
+    std::string_view group, std::vector<collectives::CollectiveCalls> calls) {
+  std::erase_if(calls, [&](const collectives::CollectiveCalls& one) {
+    return one.group != group || one.ranks == 1;
+  });
+  return calls;
 }
 
 double expert_bytes(const layers::MoePass& pass) {

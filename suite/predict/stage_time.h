@@ -1,6 +1,9 @@
 #pragma once
 // The time of one micro-batch through the layers of a pipeline stage, by kind.
 
+#include <string_view>
+#include <vector>
+
 #include "layers/experts/moe_cost.h"
 #include "suite/configuration/training_config.h"
 #include "suite/predict/cluster.h"
@@ -37,6 +40,9 @@ LayerCount count_layers(const TrainingConfig& config, int stage);
 // One layer with experts, by the closed forms of layers/experts/moe_cost.h: all experts get the
 // same number of tokens.
 layers::MoeCase mixture_case(const TrainingConfig& config);
+// Returns those of the calls that more than one rank of this group makes.
+std::vector<collectives::CollectiveCalls> calls_over(
+    std::string_view group, std::vector<collectives::CollectiveCalls> calls);
 // Bytes that a rank sends to the other ranks of the experts in one pass of a layer.
 double expert_bytes(const layers::MoePass& pass);
 

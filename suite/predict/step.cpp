@@ -11,6 +11,7 @@
 #include "suite/plan/model_shape.h"
 #include "suite/predict/collective_time.h"
 #include "suite/predict/kernel_time.h"
+#include "suite/trainer/model_chunks.h"
 
 namespace suite::predict {
 namespace {
@@ -109,7 +110,7 @@ std::vector<Replicated> replicated(const TrainingConfig& config, const Cluster& 
   const double psi =
       configuration::parameters_of_rank(config.model, config.degrees, config.expert_parallel);
   if (e == 1) return {{psi, d, spread(cluster, d, t)}};
-  const layers::MoeParameters each = moe_parameters(config.model.mixture(), {.ep = e});
+  const layers::MoeParameters each = moe_parameters(config.model.mixture(), expert_degrees(config));
   const double experts = static_cast<double>(config.model.moe_layers()) / config.degrees.pp *
                          static_cast<double>(each.of_experts);
   return {{psi - experts, d, spread(cluster, d, t)},
@@ -215,7 +216,7 @@ double tp_bytes(const TrainingConfig& config, int stage) {
   for (const auto& calls :
        {layers::forward_calls(shape, one), layers::backward_input_calls(shape, one),
         layers::backward_weights_calls(shape, one)})
-    bytes += sent_bytes(calls);
+    bytes += sent_bytes(calls_over("tp", calls));
   return bytes * config.micro_batches();
 }
 
@@ -230,7 +231,7 @@ double cp_bytes(const TrainingConfig& config) {
 
 // The messages of the experts' layers on the slowest stage.
 double ep_bytes(const TrainingConfig& config, int stage) {
-  if (config.expert_parallel == 1) return 0;
+  if (!config.model.has_experts()) return 0;
   const layers::MoeCost cost = moe_cost(mixture_case(config));
   const bool full = config.activations.recompute_granularity == RecomputeGranularity::full;
   return count_layers(config, stage).with_experts * config.micro_batches() *
@@ -300,11 +301,11 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
     throw std::invalid_argument(
         "predict requires architecture decoder or encoder, because it has no time of cross "
         "attention (got encoder-decoder)");
-  if (config.model.has_experts() && degrees.tp * degrees.cp > 1)
+  if (config.model.has_experts() && degrees.tp > 1 && !config.activations.sequence_parallel)
     throw std::invalid_argument(
-        fmt::format("predict requires tp 1 and cp 1 for a model with experts, as the training step "
-                    "does (got tp {} and cp {})",
-                    degrees.tp, degrees.cp));
+        fmt::format("predict requires sequence-parallel for a model with experts and tp {}, as the "
+                    "training step does",
+                    degrees.tp));
   const int experts = config.model.has_experts() ? config.model.moe.num_experts : 1;
   if (experts % config.expert_parallel != 0 || config.shards() % config.expert_parallel != 0)
     throw std::invalid_argument(fmt::format(
@@ -353,8 +354,8 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
                   tp_bytes(config, out.slowest_stage), out.stage.tp, out.stage.tp_hidden});
   add_group(out, {"cp", degrees.cp, spread(cluster, degrees.cp, degrees.tp).leaves_node(),
                   cp_bytes(config), out.stage.cp, out.stage.cp_hidden});
-  add_group(out, {"ep", config.expert_parallel,
-                  spread(cluster, config.expert_parallel, degrees.tp).leaves_node(),
+  const int experts_ranks = expert_degrees(config).ranks();
+  add_group(out, {"ep", experts_ranks, spread(cluster, experts_ranks, 1).leaves_node(),
                   ep_bytes(config, out.slowest_stage), out.stage.ep, 0});
   add_group(out, {"dp", config.shards(), spread(cluster, config.shards(), degrees.tp).leaves_node(),
                   dp.bytes, dp.exposed_s, dp.hidden_s});

@@ -50,7 +50,7 @@ struct Prediction {
 enum class Pipeline : unsigned char { simulated, lower_bound };
 
 // config: complete (resolve.h). Throws std::invalid_argument for a configuration without a
-// schedule, for an encoder-decoder, and for experts with tp or cp.
+// schedule, for an encoder-decoder, and for experts with tp but without sequence parallelism.
 Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
                         const Software& software, Pipeline mode = Pipeline::simulated);
 

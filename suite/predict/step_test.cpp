@@ -192,6 +192,17 @@ TEST(PredictStep, ExpertsGetEveryTokenTwice) {
   EXPECT_DOUBLE_EQ(group(p, "ep")->bytes, m * layers * (2 * pass + counts));
 }
 
+// Of the 2,048 tokens of each of 8 ranks, both ranks of tp that share an expert get every row.
+// 1,024 rows stay on their rank.
+TEST(PredictStep, ExpertsOverTensorParallelRanksGetEveryRowTwice) {
+  const int m = 4, layers = 32 / 4;
+  const Prediction p = predict_step(mixtral({.tp = 2, .dp = 8, .pp = 4}, 4, m),
+                                    read_cluster("dgx_h100"), find_software("megatron_core"));
+  EXPECT_EQ(group(p, "ep")->ranks, 8);
+  const double rows = 2 * (8192 - 1024), pass = rows * 4096 * 2, counts = 7 * 8 * 4, loads = 8 * 8;
+  EXPECT_DOUBLE_EQ(group(p, "ep")->bytes, m * layers * (2 * pass + counts + loads));
+}
+
 TEST(PredictStep, OneExpertIsAPerceptronWithARouter) {
   const Cluster cluster = read_cluster("dgx_h100");
   const Software& software = find_software("megatron_core");
@@ -259,9 +270,11 @@ TEST(PredictStep, RejectsBatchesAndStagesThatDoNotDivide) {
                std::invalid_argument);
   EXPECT_THROW(predict_step(mixtral({.dp = 8}, 3, 1), cluster, find_software("megatron_core")),
                std::invalid_argument);
-  EXPECT_THROW(
-      predict_step(mixtral({.tp = 2, .dp = 8}, 8, 1), cluster, find_software("megatron_core")),
-      std::invalid_argument);
+  config = mixtral({.tp = 2, .dp = 8}, 8, 1);
+  EXPECT_NO_THROW(predict_step(config, cluster, find_software("megatron_core")));
+  config.activations.sequence_parallel = false;
+  EXPECT_THROW(predict_step(config, cluster, find_software("megatron_core")),
+               std::invalid_argument);
   EXPECT_THROW(find_software("megatron"), std::invalid_argument);
 }
 

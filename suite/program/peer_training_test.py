@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Ten steps of training equal those of PyTorch: the losses of BERT's, T5's, GPT-2's and Llama's shape, and of experts.
+"""Ten steps of training equal those of PyTorch: the losses of BERT's, T5's, GPT-2's and Llama's shape, and of experts,
+whose first gradients are compared, too.
 
 PyTorch computes the model, its gradients and AdamW in double. Initial values, sequences and masks are drawn here again,
 after the comments of machine/device/random.h, layers/parameter.h and suite/trainer/encoder_examples.h. Without PyTorch the
 test is skipped."""
 
+import json
 import math
+import os
 import sys
 import unittest
 
@@ -24,12 +27,19 @@ SEED, STEPS, SEQUENCES, SEQUENCE = 1234, 10, 8, 32
 TEXT = b"Every rank of a group owns a part of each tensor, and sends it to others."
 HIDDEN, HEADS, BUCKETS = 32, 4, 32
 # All axes that slices vary, so that one case runs.
-CASE = ["--reference", "none", "--no-limits", "--max-seconds", "0.01", "--dtype", "float", "--transport", "shared_memory",
+CASE = ["--reference", "none", "--max-seconds", "0.01", "--dtype", "float", "--transport", "shared_memory",
         "--optimizer", "adamw", "--model-args", "none", "--micro-batch-size", "1", "--uneven-tokens", "off",
         "--recompute-granularity", "none", "--use-flash-attn", "off", "--schedule", "1f1b", "--offload_optimizer", "none",
         "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default", "--freeze", "none",
         "--fp8-format", "none", "--fp8-recipe", "delayed"]
 WORD = (1 << 64) - 1
+
+
+def case(words):
+    """Returns the flags of a case: those of CASE that `words` does not set, and `words`."""
+    given = {word.partition("=")[0] for word in words}
+    usual = zip(CASE[::2], CASE[1::2], strict=True)
+    return ["--no-limits", *(word for flag in usual if flag[0] not in given for word in flag), *words]
 
 
 def philox(key, indices):
@@ -280,9 +290,14 @@ class Llama(Model):
 
 
 class Experts(Model):
-    """A mixture of experts after Megatron-Core's router (topk, switch_load_balancing_loss_func, z_loss_func). A sequence
-    is a micro-batch, whose losses are means over its tokens."""
+    """A mixture of experts after Megatron-Core's router (topk_softmax_with_capacity, switch_load_balancing_loss_func,
+    z_loss_func). A sequence is a micro-batch, whose losses are means over its tokens. `parts` ranks of tp route a part of
+    it each, with a capacity for each expert (0: none)."""
     experts, topk, aux_coefficient, z_coefficient = 4, 2, 0.01, 0.001
+
+    def __init__(self, parts=1, capacity=0):
+        super().__init__()
+        self.parts, self.capacity, self.dropped = parts, capacity, 0
 
     def add_block(self, index, block):
         super().add_block(index, block)
@@ -297,7 +312,7 @@ class Experts(Model):
         logits = linear(x, self.values[block + "moe.router.weight"])
         largest, chosen = torch.topk(logits, self.topk, -1)
         routed = torch.zeros_like(logits).scatter(-1, chosen, 1.0)
-        gates = torch.zeros_like(logits).scatter(-1, chosen, torch.softmax(largest, -1))
+        gates = self.kept(torch.zeros_like(logits).scatter(-1, chosen, torch.softmax(largest, -1)))
         load = routed.sum(1) / (self.topk * SEQUENCE)
         aux = self.experts * (load * torch.softmax(logits, -1).mean(1)).sum(-1)
         z = torch.logsumexp(logits, -1).square().mean(1)
@@ -308,6 +323,15 @@ class Experts(Model):
             active = gelu(self.dense(x, name + "fc1"), approximate="tanh")
             out = out + gates[..., expert, None] * self.dense(active, name + "fc2")
         return out
+
+    def kept(self, gates):
+        """Drops the least probable tokens of each expert beyond its capacity."""
+        if not self.capacity:
+            return gates
+        of_parts = gates.detach().view(SEQUENCES, self.parts, SEQUENCE // self.parts, self.experts)
+        kept = torch.zeros_like(of_parts).scatter(2, torch.topk(of_parts, self.capacity, 2).indices, 1.0)
+        self.dropped += int(((of_parts > 0) & (kept == 0)).sum())
+        return gates * kept.view_as(gates)
 
     def logits(self, tokens, *others):
         self.losses = []
@@ -329,13 +353,13 @@ def joined(heads):
     return heads.transpose(1, 2).reshape(SEQUENCES, SEQUENCE, HIDDEN)
 
 
-def losses(model):
+def losses(model, steps=STEPS):
     values = list(model.values.values())
     groups = [{"params": [value for value in values if (value.dim() > 1) == decays], "weight_decay": decay}
               for decays, decay in ((True, 0.01), (False, 0))]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
     result = []
-    for step in range(STEPS):
+    for step in range(steps):
         columns = zip(*(model.sequence(step * SEQUENCES + i) for i in range(SEQUENCES)))
         tokens, targets, third, lengths = (torch.tensor(column) for column in columns)
         optimizer.zero_grad()
@@ -351,13 +375,54 @@ def losses(model):
     return result
 
 
+def stored(folder, state):
+    """Returns a state of all parameters from a checkpoint (zero/checkpoint/checkpoint.h): a piece is a range of the elements
+    of a box of its tensor."""
+    with open(os.path.join(folder, "index.json"), encoding="utf-8") as file:
+        index = json.loads(file.read().rpartition("crc32c ")[0])
+    tensors = {}
+    for rank, part in enumerate(index["parts"]):
+        with open(os.path.join(folder, f"{index['save']}-rank-{rank}-of-{len(index['parts'])}.part"), "rb") as file:
+            written = file.read()
+        for piece in part["pieces"]:
+            name, _, of = piece["name"].rpartition("/")
+            if of != state:
+                continue
+            tensor = tensors.setdefault(name, np.full(piece["global"], np.nan))
+            places = tuple(slice(begin, begin + extent) for begin, extent in zip(piece["begin"], piece["extent"], strict=True))
+            box, (first, last) = np.array(tensor[places], order="C"), piece["range"]
+            box.reshape(-1)[first:last] = np.frombuffer(written, np.float32, last - first, piece["offset"])
+            tensor[places] = box
+    return tensors
+
+
 class Losses(TemporaryFolder):
-    def compare(self, model, theirs, length, *words):
+    def run_step(self, model, length, *words):
         with open(self.path("text"), "wb") as file:
             file.write(TEXT[:length + 1])
         done = shardmark("run", "gpt_step", "--model", model, "--data", self.path("text"), "--seed", str(SEED),
-                         "--global-batch-size", str(SEQUENCES), "--out", self.path("run"), *CASE, *words, env=NO_FIGURES)
+                         "--global-batch-size", str(SEQUENCES), "--out", self.path("run"), *case(words), env=NO_FIGURES)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def compare_gradients(self, model, theirs, length, *words):
+        """Adam's first moment after a step is a tenth of the gradient. The bound is that of suite/training_step/reference.h:
+        a relative error in the 2-norm of 4 1.03^(blocks passed) (2 + sqrt(n)) u, with sums of at most n terms."""
+        self.run_step(model, length, *words, "--train-iters", "1", "--save", self.path("saved"))
+        losses(theirs, 1)
+        moments, terms = stored(self.path("saved"), "first_moment"), max(4 * HIDDEN, SEQUENCES * SEQUENCE)
+        self.assertEqual(sorted(moments), sorted(theirs.values))
+        worst = 0
+        for name, value in theirs.values.items():
+            layer = int(name.split(".")[1]) + 1 if name.startswith("blocks.") else theirs.layers + 1 if "head" in name else 0
+            bound = 4 * 1.03**(theirs.layers + 1 - layer) * (2 + math.sqrt(terms)) * 2**-24
+            want = value.grad.numpy()
+            error, size = np.linalg.norm(moments[name] * 10 - want), np.linalg.norm(want)
+            self.assertLessEqual(error, bound * size, name)  # an expert without tokens has no gradient
+            worst = max(worst, error / bound / size if size else 0)
+        print(f"{model}: {len(moments)} gradients, the worst at {worst:.2f} of its bound")
+
+    def compare(self, model, theirs, length, *words):
+        self.run_step(model, length, *words)
         want = losses(theirs)
         record, = read_run(self.path("run"))["benchmarks"]
         for step, (mine, exact) in enumerate(zip(record["losses"], want, strict=True), 1):
@@ -386,6 +451,22 @@ class Losses(TemporaryFolder):
     def test_experts(self):
         self.compare("moe_tiny", Experts(), SEQUENCE, "--ranks", "4", "--pipeline-model-parallel-size", "2",
                      "--data-parallel-size", "2", "--expert-model-parallel-size", "2", "--zero-stage", "1")
+
+    def test_experts_over_tp(self):
+        for capacity, arguments in ((0, "none"), (6, "--moe-expert-capacity-factor 0.75")):
+            with self.subTest(capacity=capacity):
+                words = ["--ranks", "8", "--tensor-model-parallel-size", "2", "--data-parallel-size", "4",
+                         "--expert-model-parallel-size", "4", "--sequence-parallel", "on", "--zero-stage", "1",
+                         "--model-args=" + arguments]
+                theirs = Experts(parts=2, capacity=capacity)
+                self.compare("moe_tiny", theirs, SEQUENCE, *words)
+                self.assertEqual(theirs.dropped > 0, capacity > 0)
+                self.compare_gradients("moe_tiny", Experts(parts=2, capacity=capacity), SEQUENCE, *words)
+
+    def test_experts_over_cp(self):
+        self.compare_gradients("moe_tiny", Experts(), SEQUENCE, "--ranks", "4", "--context-parallel-size", "2",
+                               "--cp-comm-type", "p2p", "--cp-placement", "zigzag", "--data-parallel-size", "2",
+                               "--expert-model-parallel-size", "4", "--use-flash-attn", "on", "--zero-stage", "3")
 
 
 if __name__ == "__main__":

@@ -75,10 +75,14 @@ std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                      config.precision.dtype,
                      config.activations,
                      {config.degrees.cp, cp_rank, config.context},
-                     {{config.expert_parallel, 1}, expert_rank, {}},
+                     {expert_degrees(config), expert_rank, {}},
                      config.fp8,
                      config.degrees.tp * config.shards()});
   return cases;
+}
+
+layers::ExpertParallel expert_degrees(const TrainingConfig& config) {
+  return {config.expert_parallel, config.model.has_experts() ? config.degrees.tp : 1};
 }
 
 std::vector<int> stages_of_layers(const TrainingConfig& config,

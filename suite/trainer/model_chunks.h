@@ -38,6 +38,10 @@ std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                                            const pipeline::Placement& placement, int stage,
                                            int cp_rank = 0, int expert_rank = 0);
 
+// Returns the degrees of the experts. Expert tensor parallelism is tensor parallelism,
+// Megatron-LM's default of --expert-tensor-parallel-size.
+layers::ExpertParallel expert_degrees(const TrainingConfig& config);
+
 // Returns the first stage that holds each of the model's layers, then the one that holds the head.
 std::vector<int> stages_of_layers(const TrainingConfig& config,
                                   const pipeline::Placement& placement);

@@ -25,13 +25,13 @@ bool adds_gradients(const pipeline::Action& action) {
   return action.kind == pipeline::Kind::backward || action.kind == pipeline::Kind::backward_weights;
 }
 
-// Returns the sum of the auxiliary losses times the tokens of their micro-batches.
-double sum_of_losses(const StepRouting& routing, int topk) {
+// Returns this rank's terms of the auxiliary losses times the tokens of their micro-batches.
+double sum_of_losses(const StepRouting& routing, const TrainingConfig& config) {
   double sum = 0;
   for (const std::vector<layers::RoutingRecord>& micro_batch : routing)
     for (const layers::RoutingRecord& record : micro_batch)
-      sum += static_cast<double>(record.chosen.size()) / topk * record.losses;
-  return sum;
+      sum += static_cast<double>(record.chosen.size()) / config.model.moe.topk * record.losses;
+  return sum * config.degrees.tp * config.degrees.cp;
 }
 
 }  // namespace
@@ -72,8 +72,9 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       communicator("cp"), config_.context.placement(config_.model.sequence, config_.degrees.cp),
       config_.context.comm_type, communicator("cp_a2a"), communicator("cp_p2p")};
   std::optional<layers::MoeCommunicators> experts;
-  if (communicator("ep"))
-    experts.emplace(*communicator("ep"), *communicator("tp"), *communicator("tp"));
+  if (config_.model.has_experts())
+    experts.emplace(communicator("ep") ? *communicator("ep") : *communicator("tp"),
+                    *communicator("tp"), communicator("tp_cp"));
   chunks_ = std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
                                           device, *communicator("tp"), checkpoint_host_.get(),
                                           context, experts, communicator("fp8"));
@@ -154,15 +155,18 @@ void Trainer::connect_groups() {
        {grid_.group(Axis::tp), grid_.group(Axis::pp), grid_.replica_group()})
     connect(group, LinkStream::own);
   if (config_.fp8.on() && config_.fp8.recipe == layers::Fp8Recipe::delayed)
-    connect(ranks_of_stage(), LinkStream::of_device);  // between the layers' own kernels
+    connect(ranks_of_stage("fp8"), LinkStream::of_device);  // between the layers' own kernels
   if (const zero::PlusPlusOptions& options = config_.zero.options.plus_plus;
       options.has_secondary())
     connect(zero::secondary_group(grid_.replica_group(), options.hpz_partition_size),
             LinkStream::own);
-  if (config_.expert_parallel > 1) {
+  if (config_.model.has_experts()) {
     const layers::ExpertGroups experts = expert_groups();
-    connect(experts.experts, LinkStream::of_device);  // between the layer's own kernels
-    connect(experts.edp, LinkStream::own);
+    const machine::Group parts = consecutive("tp_cp", config_.degrees.tp * config_.degrees.cp);
+    for (const machine::Group& group : {experts.experts, parts})
+      if (group.size() > 1)
+        connect(group, LinkStream::of_device);  // between the layer's own kernels
+    if (config_.expert_parallel > 1) connect(experts.edp, LinkStream::own);
   }
   if (config_.degrees.cp > 1) {
     // The ring sends between its own kernels, in the device's stream.
@@ -190,16 +194,19 @@ void Trainer::connect_groups() {
 }
 
 layers::ExpertGroups Trainer::expert_groups() const {
-  return layers::expert_groups(grid_.replica_group(), {config_.expert_parallel, 1});
+  return layers::expert_groups(ranks_of_stage("stage"), expert_degrees(config_));
+}
+
+machine::Group Trainer::consecutive(std::string_view name, int ranks) const {
+  const int first = group_.index / ranks * ranks;
+  machine::Group group{std::string(name), {}, group_.index - first};
+  for (int rank = 0; rank < ranks; ++rank) group.members.push_back(first + rank);
+  return group;
 }
 
 // Stages vary slowest, so the ranks of one are neighbours.
-machine::Group Trainer::ranks_of_stage() const {
-  const int ranks = config_.degrees.ranks() / config_.degrees.pp;
-  const int first = grid_.coordinate(Axis::pp) * ranks;
-  machine::Group group{"fp8", {}, group_.index - first};
-  for (int rank = 0; rank < ranks; ++rank) group.members.push_back(first + rank);
-  return group;
+machine::Group Trainer::ranks_of_stage(std::string_view name) const {
+  return consecutive(name, config_.degrees.ranks() / config_.degrees.pp);
 }
 
 machine::Group Trainer::tied_group() const {
@@ -326,20 +333,8 @@ void Trainer::give_routing(const StepRouting& decisions) {
 }
 
 StepRouting Trainer::gathered_routing() const {
-  const auto micro_batches = static_cast<std::size_t>(config_.micro_batches());
   if (routing_.empty()) return {};
-  StepRouting all(
-      micro_batches * static_cast<std::size_t>(config_.degrees.dp),
-      std::vector<layers::RoutingRecord>(routing_.empty() ? 0 : routing_.front().size()));
-  const std::vector<StepRouting> ranks = world_.all_gather(group_, routing_);
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const machine::Grid grid(config_.degrees, static_cast<int>(rank));
-    const auto first = static_cast<std::size_t>(grid.coordinate(Axis::dp)) * micro_batches;
-    for (std::size_t i = 0; i < ranks[rank].size(); ++i)
-      for (std::size_t layer = 0; layer < ranks[rank][i].size(); ++layer)
-        if (!ranks[rank][i][layer].chosen.empty()) all[first + i][layer] = ranks[rank][i][layer];
-  }
-  return all;
+  return joined_routing(config_, world_.all_gather(group_, routing_));
 }
 
 RoutedRows Trainer::routed_rows() const {
@@ -424,7 +419,7 @@ double Trainer::mean_loss() {
   double sum = 0;
   if (losses_ && grid_.coordinate(Axis::tp) == 0)
     for (const double loss : to_doubles(losses_)) sum += loss;
-  sum += sum_of_losses(routing_, config_.model.moe.topk);
+  sum += sum_of_losses(routing_, config_);
   double total = 0;
   for (const double theirs : world_.all_gather(group_, sum)) total += theirs;
   return total / step_->divisor();

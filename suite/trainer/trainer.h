@@ -24,15 +24,13 @@
 #include "suite/files/corpus.h"
 #include "suite/trainer/model_chunks.h"
 #include "suite/trainer/model_parts.h"
+#include "suite/trainer/routing/step_routing.h"
 #include "suite/trainer/step_tokens.h"
 #include "zero/stages/step.h"
 #include "zero/states/flat_states.h"
 
 namespace suite {
 
-// The decisions of the routers in a step, of a model with experts: by micro-batch, then by layer of
-// the model. A layer without experts, or of another stage, has an empty record.
-using StepRouting = std::vector<std::vector<layers::RoutingRecord>>;
 // Rows that the ranks that exchange tokens have for each expert (layers::MoeCase's), likewise.
 using RoutedRows = std::vector<std::vector<std::vector<std::int64_t>>>;
 
@@ -145,7 +143,8 @@ class Trainer {
  private:
   void check_frozen() const;
   void connect_groups();
-  machine::Group ranks_of_stage() const;  // which share amaxes of delayed scaling
+  machine::Group consecutive(std::string_view name, int ranks) const;  // with this one
+  machine::Group ranks_of_stage(std::string_view name) const;
   machine::Group tied_group() const;
   void connect_executor();
   void connect_step();

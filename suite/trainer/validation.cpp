@@ -70,7 +70,7 @@ void validate_experts(const TrainingConfig& config) {
     throw std::invalid_argument(
         fmt::format("expert-model-parallel-size is {}; expected 1 without num-experts", ep));
   if (!config.model.has_experts()) return;
-  config.model.mixture().validate(ep);
+  config.model.mixture().validate(ep, config.degrees.tp);
   if (config.shards() % ep != 0)
     throw std::invalid_argument(
         fmt::format("expert-model-parallel-size is {}; expected a divisor of data-parallel-size {}",
@@ -82,17 +82,11 @@ void validate_experts(const TrainingConfig& config) {
   const auto refuse = [](std::string_view needs) {
     throw std::invalid_argument(fmt::format("num-experts requires {}", needs));
   };
-  const machine::Degrees& degrees = config.degrees;
-  if (degrees.tp > 1)
+  if (config.degrees.tp > 1 && !config.activations.sequence_parallel)
     refuse(
-        fmt::format("tensor-model-parallel-size 1 (got {}), because each rank of tp has the "
-                    "same tokens",
-                    degrees.tp));
-  if (degrees.cp > 1)
-    refuse(
-        fmt::format("context-parallel-size 1 (got {}), because losses and capacities are of "
-                    "whole sequences",
-                    degrees.cp));
+        fmt::format("sequence-parallel with tensor-model-parallel-size {}, because each rank of tp "
+                    "must have its own tokens",
+                    config.degrees.tp));
   if (!config.zero.options.gradient_compression.algorithm.empty())
     refuse("no gradient-compression, because its reference has no decisions of routers");
 }

@@ -20,12 +20,13 @@ namespace {
 // About ten seconds of plain loops.
 constexpr double most_flops = 3e10;
 
-// Read from the configuration's own keys.
-MoeSizes mixture_sizes(const TrainingConfig& config) {
+// Read from the configuration's own keys. parts: ranks that split a micro-batch, each of which
+// routes its own tokens.
+MoeSizes mixture_sizes(const TrainingConfig& config, int parts = 1) {
   const layers::MoeConfig& moe = config.model.moe;
   MoeSizes sizes{.experts = 0};
   if (moe.num_experts == 0) return sizes;
-  sizes.tokens = std::int64_t{config.batch.micro_batch_size} * config.model.sequence;
+  sizes.tokens = std::int64_t{config.batch.micro_batch_size} * config.model.sequence / parts;
   sizes.hidden = config.model.hidden;
   sizes.ffn = moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : config.model.ffn();
   sizes.shared = moe.shared_expert_intermediate_size;
@@ -176,7 +177,8 @@ plain::Batch with_decisions(plain::Batch batch, const StepRouting& routing) {
 }  // namespace
 
 StepRouting judged_routing(harness::Judge& judge, const Trainer& trainer, int step) {
-  const MoeSizes sizes = mixture_sizes(trainer.config());
+  const machine::Degrees& degrees = trainer.config().degrees;
+  const MoeSizes sizes = mixture_sizes(trainer.config(), degrees.tp * degrees.cp);
   const StepRouting& routing = trainer.routing();
   for (std::size_t i = 0; i < routing.size(); ++i)
     for (std::size_t layer = 0; layer < routing[i].size(); ++layer) {

@@ -210,7 +210,8 @@ Variations operator+(Variations all, const Variations& more) {
 }
 
 // Covers experts: without drops and with capacities, both dispatchers, losses in the second forward
-// of a recomputed layer, dense layers between, and experts that are divided over ranks.
+// of a recomputed layer, dense layers between, and experts that are divided over ranks; tokens that
+// are divided over tp and cp, with a shared expert over tp.
 void add_expert_slices(harness::Sweep<TrainingCase>& sweep) {
   using enum harness::Profile;
   const auto moe = [](const char* arguments) {
@@ -229,8 +230,28 @@ void add_expert_slices(harness::Sweep<TrainingCase>& sweep) {
   sweep.slice(full, name, moe("none") + ep({"1"}) + over_ranks + grids({1, 2}, {1}, {1, 2}, {1, 2}))
       .slice(full, name,
              moe("none") + ep({"2", "4"}) + over_ranks + grids({4, 8}, {1}, {1, 2}, {4}));
+  const Variations rows_cut{vary("sequence-parallel", {"on"})},
+      stages{vary("zero-stage", {"1", "3"}), vary("recompute-granularity", {"none", "full"})};
+  sweep
+      .slice(full, name,
+             moe("none") + ep({"1", "2", "4"}) + over_ranks + rows_cut + grids({8}, {2}, {1}, {4}))
+      .slice(full, name,
+             moe("--moe-expert-capacity-factor 1") + ep({"1", "2"}) + stages + rows_cut +
+                 over_cp("p2p", "zigzag") + grids({4, 8}, {1, 2}, {1, 2}, {1, 2}, {2}));
   const std::vector edges{quick, smoke};
   sweep
+      .slice({smoke}, name,
+             moe("--moe-expert-capacity-factor 1 --moe-shared-expert-intermediate-size 48") +
+                 ep({"2"}) + grids({4}, {2}, {1}, {2}) + rows_cut +
+                 Variations{vary("zero-stage", {"1"})})
+      .slice({smoke}, name,
+             moe("--swiglu --moe-token-dispatcher-type allgather") + ep({"2"}) +
+                 grids({4}, {2}, {1}, {1}, {2}) + over_cp("p2p", "zigzag") + rows_cut +
+                 Variations{in_bfloat16, vary("micro-batch-size", {"2"})})
+      .slice({smoke}, name,
+             moe("none") + ep({"4"}) + grids({4}, {1}, {1}, {2}, {2}) +
+                 over_cp("all_gather", "striped") +
+                 Variations{vary("zero-stage", {"3"}), vary("recompute-granularity", {"full"})})
       .slice(edges, name,
              moe("--moe-expert-capacity-factor 0.75 --moe-token-dispatcher-type allgather") +
                  grids({2}, {1}, {1}, {2}) + Variations{vary("zero-stage", {"2"})})

@@ -75,6 +75,7 @@ std::map<std::string, double> sent_over_groups(machine::World& world, const mach
   for (const auto& [name, bytes] : sent) {
     const std::string axis = name.starts_with("cp") ? "cp"
                              : name == "edp"        ? "dp"
+                             : name == "tp_cp"      ? "ep"
                              : name == "hpz"        ? "dp"
                              : name == "embedding"  ? "pp"
                                                     : name;

@@ -26,6 +26,10 @@ std::vector<std::int32_t> AllToAllDispatcher::counts_of_all(const Routing& routi
 
 Tensor AllToAllDispatcher::to_experts(const Tensor& sent, const Saved& saved, Category category) {
   Tensor rows = context_.tensor({saved.arranged.size(), config_.hidden}, category);
+  if (!arranges()) {
+    group_.all_to_all_v(sent, rows, saved.to_experts);
+    return rows;
+  }
   const Tensor received = context_.tensor(rows.shape(), Category::buffers);
   group_.all_to_all_v(sent, received, saved.to_experts);
   gather_rows(context_, saved.arranged, received, rows);
@@ -35,6 +39,10 @@ Tensor AllToAllDispatcher::to_experts(const Tensor& sent, const Saved& saved, Ca
 Tensor AllToAllDispatcher::to_tokens(const Tensor& of_experts, const Saved& saved,
                                      Category category) {
   Tensor returned = context_.tensor({saved.token.size(), config_.hidden}, category);
+  if (!arranges()) {
+    group_.all_to_all_v(of_experts, returned, saved.to_tokens);
+    return returned;
+  }
   const Tensor leaving = context_.tensor(of_experts.shape(), Category::buffers);
   gather_rows(context_, saved.received, of_experts, leaving);
   group_.all_to_all_v(leaving, returned, saved.to_tokens);

@@ -4,7 +4,8 @@
 //
 // Rank r sends S rows and receives R. Each of the four moves is one all_to_all_v of S or R rows of
 // hidden values, without the rank's own. Before the first, ranks all-gather num_experts int32
-// counts, unless rows are padded to the capacity, which all ranks know.
+// counts, unless rows are padded to the capacity, which all ranks know. The rows of a rank with
+// several experts are arranged by expert; those of a single expert arrive in its order.
 //
 // Memory, kept from dispatch: index of S rows, two of R rows; S weights; the rows of the experts.
 // Kept from combine: S rows of outputs. combine_backward returns R rows. Buffers: messages.
@@ -26,6 +27,7 @@ class AllToAllDispatcher final : public TokenDispatcher {
   void dispatch_backward(const Tensor& d_rows, const Tensor& d_x, Saved& saved) override;
 
  private:
+  bool arranges() const { return config_.num_experts > degrees_.ep; }
   std::vector<std::int32_t> counts_of_all(const Routing& routing);
   // Return rows grouped by expert, and rows in the order of saved.token.
   Tensor to_experts(const Tensor& sent, const Saved& saved, Category category);

@@ -178,7 +178,7 @@ MoeUnit::MoeUnit(const Case& c, Context& context)
       all_(context.world, context.group, c.transport),
       alone_(context.world, machine::Group{"alone", {context.world.rank()}, 0},
              Transport::shared_memory),
-      layer_(context.device, {experts_, etp_, alone_}, c.dtype, "moe", c.config()),
+      layer_({context.device, alone_, c.dtype}, {experts_, etp_}, "moe", c.config()),
       whole_(whole_values()) {
   x_ = own_rows(whole_.values.x);
   d_y_ = own_rows(whole_.values.d_y);
