@@ -145,6 +145,7 @@ class Trainer {
  private:
   void check_frozen() const;
   void connect_groups();
+  void connect_plus_plus();
   machine::Group ranks_of_stage() const;  // which share amaxes of delayed scaling
   machine::Group tied_group() const;
   void connect_executor();

@@ -143,6 +143,8 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const bool delayed = config.zero.options.offload_optimizer.is_delayed();
   const std::string sums = config.zero.grad_accum_dtype;
   const std::string wire = config.shards() > 1 ? config.zero.communication_data_type : "";
+  const zero::PlusPlusOptions plus_plus = config.zero.options.plus_plus;
+  const bool codes = config.shards() > 1;
   const RangeDevice::InHalf halves = in_half(config);
   config.degrees = {};
   config.expert_parallel = 1;
@@ -153,6 +155,8 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
   config.zero.grad_accum_dtype = sums;
   config.zero.communication_data_type = wire;
+  config.zero.options.plus_plus.quantized_weights = codes && plus_plus.quantized_weights;
+  config.zero.options.plus_plus.quantized_gradients = codes && plus_plus.quantized_gradients;
   config.transport = {};
   config.algorithms = {};
   std::string text =
@@ -186,6 +190,7 @@ const History& plain_run(machine::World& world, TrainingConfig config, const Cor
   config.precision = {};
   config.zero.grad_accum_dtype.clear();
   config.zero.communication_data_type.clear();
+  config.zero.options.plus_plus = {};
   const std::string key = what_is_trained(config, corpus) + " " + what_is_decided(skipped, routing);
   const auto [found, fresh] = kept.try_emplace(key);
   if (fresh)
@@ -382,11 +387,18 @@ double forward_epsilon(const TrainingConfig& config, Dtype dtype, int depth) {
   return harness::norm_bound(dtype, depth, longest);
 }
 
+// Half a step of a code in 8 bits is 1/254 of the largest value, about bfloat16's roundoff.
+double codes_epsilon(const TrainingConfig& config, int depth) {
+  const bool coded = config.shards() > 1 && config.zero.options.plus_plus.quantized_weights;
+  return coded ? forward_epsilon(config, Dtype::bfloat16, depth) : 0;
+}
+
 }  // namespace
 
 double loss_epsilon(const TrainingConfig& config) {
   const Dtype dtype = config.fp8.on() ? Dtype::float8_e4m3 : config.precision.dtype;
-  return forward_epsilon(config, dtype, layers_of(config) + 1);
+  const int depth = layers_of(config) + 1;
+  return forward_epsilon(config, dtype, depth) + codes_epsilon(config, depth);
 }
 
 double gradient_epsilon(const TrainingConfig& config, int layer) {
@@ -403,11 +415,15 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
   }
   if (config.shards() > 1 && wire != sums && size_of(wire) == 2)
     on_wire = std::sqrt(micro_batches + 1) * machine::unit_roundoff(wire);
+  // Half a step of a code in 4 bits is 1/14 of the largest gradient of a block.
+  if (config.shards() > 1 && config.zero.options.plus_plus.quantized_gradients)
+    on_wire += std::sqrt(2) / 14;
   constexpr double k = 4, c = 1.03;
   const Dtype dtype = config.fp8.format == layers::Fp8Format::hybrid ? Dtype::float8_e5m2
                       : config.fp8.on()                              ? Dtype::float8_e4m3
                                                                      : config.precision.dtype;
-  return forward_epsilon(config, dtype, depth) + k * std::pow(c, depth) * (in_sums + on_wire);
+  return forward_epsilon(config, dtype, depth) + codes_epsilon(config, depth) +
+         k * std::pow(c, depth) * (in_sums + on_wire);
 }
 
 std::vector<double> logits_of(const StepRouting& routing) {

@@ -126,8 +126,7 @@ void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout&
 }
 
 void add_quantized_gradients(Calls& calls, const GradientPlan& plan, const Layout& layout,
-                             const StepOptions& options, const Bucket& bucket,
-                             std::int64_t times) {
+                             const StepOptions& options, const Bucket& bucket, std::int64_t times) {
   const std::int64_t code = gradient_code_bytes(layout, bucket);
   const int near = first_hop(options.plus_plus, plan.dp), hosts = plan.dp / near;
   const auto hop = [&](std::string_view group, int ranks, std::int64_t share) {
@@ -386,7 +385,8 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
           gradients + on_wire,
           states.device_optimizer,
           states.device_buffers +
-              bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging + codes +
+              bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging +
+              codes +
               (std::holds_alternative<Lamb>(rule) ? lamb_buffers(plan, layout, sharded) : 0),
           states.host_optimizer,
           states.host_buffers + away.buffers,

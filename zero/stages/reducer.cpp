@@ -26,15 +26,15 @@ void Reducer::reduce(std::size_t index, const Tensor& gradients, const OverDp& o
   const bool whole = context_.all_reduces();
   // Both hops together send what one all-to-all of codes over dp sends.
   const bool codes = context_.options.plus_plus.quantized_gradients;
-  under_way_->ticket = transfers_.start(
-      whole   ? Operation::all_reduce
-      : codes ? Operation::all_to_all
-              : Operation::reduce_scatter,
-      codes ? Dtype::uint8 : wire_dtype,
-      whole   ? wire.size()
-      : codes ? gradient_code_bytes(context_.layout(), bucket)
-              : context_.layout().shard_elements(bucket),
-      fmt::format("gradients of bucket {}", index), [=] { over_dp(gradients, wire); });
+  under_way_->ticket = transfers_.start(whole   ? Operation::all_reduce
+                                        : codes ? Operation::all_to_all
+                                                : Operation::reduce_scatter,
+                                        codes ? Dtype::uint8 : wire_dtype,
+                                        whole   ? wire.size()
+                                        : codes ? gradient_code_bytes(context_.layout(), bucket)
+                                                : context_.layout().shard_elements(bucket),
+                                        fmt::format("gradients of bucket {}", index),
+                                        [=] { over_dp(gradients, wire); });
   if (!context_.options.overlap_comm) collect();
 }
 

@@ -23,11 +23,12 @@ Stage3::Stage3(StepContext context) : Stage2(std::move(context)), live_(layout()
   if (context_.plan.dp > 1 && context_.options.plus_plus.quantized_weights)
     quantized_weights_ = std::make_unique<QuantizedWeights>(states.device(), layout());
   if (context_.plan.dp > 1 && context_.options.plus_plus.quantized_gradients) {
-    const bool two_hops = first_hop(context_.options.plus_plus, context_.plan.dp) < context_.plan.dp;
-    quantized_gradients_ = std::make_unique<QuantizedGradients>(
-        states.device(), layout(), *context_.communicators.dp,
-        two_hops ? context_.communicators.qgz_near : nullptr,
-        two_hops ? context_.communicators.qgz_far : nullptr);
+    const bool two_hops =
+        first_hop(context_.options.plus_plus, context_.plan.dp) < context_.plan.dp;
+    quantized_gradients_ =
+        std::make_unique<QuantizedGradients>(states.device(), layout(), *context_.communicators.dp,
+                                             two_hops ? context_.communicators.qgz_near : nullptr,
+                                             two_hops ? context_.communicators.qgz_far : nullptr);
   }
   gathered_.resize(live_.size());
   std::int64_t elements = 0;
@@ -156,8 +157,7 @@ Tensor Stage3::sum_over_dp(const Bucket& bucket, const Tensor& gradients,
   if (!quantized_gradients_) return Stage2::sum_over_dp(bucket, gradients, wire);
   const std::int64_t shard = layout().shard_elements(bucket);
   const Tensor own = gradients.slice(shard * context_.shard_index(bucket), {shard});
-  quantized_gradients_->sum(gradients, own, context_.transfer_stream(),
-                            context_.transfers_apart());
+  quantized_gradients_->sum(gradients, own, context_.transfer_stream(), context_.transfers_apart());
   return own;
 }
 

@@ -69,9 +69,9 @@ class Stage3 final : public Stage2 {
   std::unique_ptr<SecondaryShards> secondary_;  // null without
   std::unique_ptr<QuantizedWeights> quantized_weights_;
   std::unique_ptr<QuantizedGradients> quantized_gradients_;
-  std::vector<bool> gathered_;                  // by bucket, in this pass
-  std::vector<Live> live_;                      // by bucket
-  struct Known {                                // of the previous pass of a number
+  std::vector<bool> gathered_;  // by bucket, in this pass
+  std::vector<Live> live_;      // by bucket
+  struct Known {                // of the previous pass of a number
     Uses uses;
     Uses stay;  // buckets that stay gathered (stage3_max_reuse_distance)
     std::vector<std::vector<int>> ahead;

@@ -14,7 +14,8 @@ inline std::vector<double> coded(std::vector<double> values, int levels) {
   const auto in_float = [](double value) { return static_cast<double>(static_cast<float>(value)); };
   for (std::size_t begin = 0; begin < values.size(); begin += 64) {
     double largest = 0;
-    for (std::size_t i = begin; i < begin + 64; ++i) largest = std::max(largest, std::abs(values[i]));
+    for (std::size_t i = begin; i < begin + 64; ++i)
+      largest = std::max(largest, std::abs(values[i]));
     if (largest == 0) continue;
     const double step = in_float(largest / levels);
     const double unit = std::ldexp(1, std::ilogb(step) - 7), scale = std::ceil(step / unit) * unit;

@@ -62,10 +62,9 @@ struct PlusPlusModel {
         values.push_back(2 * machine::uniform(row, static_cast<std::uint64_t>(i)) - 1);
       from_doubles(parameters[row].value, values);
     }
-    step = make_step(
-        3, *states, plan,
-        {.dp = &dp, .hpz = hpz.get(), .qgz_near = near.get(), .qgz_far = far.get()},
-        std::move(options));
+    step = make_step(3, *states, plan,
+                     {.dp = &dp, .hpz = hpz.get(), .qgz_near = near.get(), .qgz_far = far.get()},
+                     std::move(options));
   }
 
   Step::Part part(const std::vector<int>& of) {

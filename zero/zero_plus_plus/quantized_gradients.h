@@ -1,7 +1,7 @@
 #pragma once
-// qgZ of ZeRO++: Wang et al. 2023, arXiv:2306.10209, section 3.3. A reduce-scatter of gradients in 4
-// bits, with a scale for each block of 64 elements (block_codes.h), in two all-to-alls. Of d ranks,
-// h neighbours share a host:
+// qgZ of ZeRO++: Wang et al. 2023, arXiv:2306.10209, section 3.3. A reduce-scatter of gradients in
+// 4 bits, with a scale for each block of 64 elements (block_codes.h), in two all-to-alls. Of d
+// ranks, h neighbours share a host:
 //
 //   near  a rank sends each of the h near ranks its codes of the d/h shards of that rank and of the
 //         ranks with its place on the other hosts, and sums the codes of h ranks in float;

@@ -43,9 +43,8 @@ TEST(QuantizedGradients, HopsAreTheRanksOfAHostAndThoseOfOnePlace) {
   EXPECT_EQ(first_hop({.hpz_partition_size = 2}, 6), 2);
   EXPECT_EQ(first_hop({.hpz_partition_size = 2, .near_ranks = 3}, 6), 3);
   EXPECT_EQ(first_hop({.near_ranks = 1}, 6), 6);
-  machine::run_ranks(3, [](machine::World& world) {
-    EXPECT_EQ(ranks_of_a_host(world, world.group()), 3);
-  });
+  machine::run_ranks(
+      3, [](machine::World& world) { EXPECT_EQ(ranks_of_a_host(world, world.group()), 3); });
 }
 
 // All bits: every rank's gradients are coded, summed inside a host in the order of its ranks, and
@@ -74,10 +73,10 @@ TEST(QuantizedGradients, SumAsASecondReading) {
       const bool two_hops = near < d;
       std::unique_ptr<collectives::Communicator> inside, between;
       if (two_hops) {
-        inside = std::make_unique<collectives::Communicator>(
-            world, near_group(world.group(), near), machine::Transport::shared_memory);
-        between = std::make_unique<collectives::Communicator>(
-            world, far_group(world.group(), near), machine::Transport::shared_memory);
+        inside = std::make_unique<collectives::Communicator>(world, near_group(world.group(), near),
+                                                             machine::Transport::shared_memory);
+        between = std::make_unique<collectives::Communicator>(world, far_group(world.group(), near),
+                                                              machine::Transport::shared_memory);
       }
       const QuantizedGradients sums(world.device(), layout, dp, inside.get(), between.get());
       const Tensor gradients(world.device(), Dtype::float32, {d * shard},
@@ -110,7 +109,9 @@ Bytes bytes_of_step(machine::World& world, const StepOptions& options, int m) {
   model.whole_step(m);
   Bytes bytes;
   const std::vector<std::pair<std::string, collectives::Communicator*>> groups{
-      {"dp", &model.dp}, {"hpz", model.hpz.get()}, {"qgz_near", model.near.get()},
+      {"dp", &model.dp},
+      {"hpz", model.hpz.get()},
+      {"qgz_near", model.near.get()},
       {"qgz_far", model.far.get()}};
   for (const auto& [name, group] : groups)
     if (group) group->link().reset_traffic();

@@ -138,9 +138,7 @@ struct BlockCodes {
                      const Tensor& codes, std::int64_t columns) {
     const CodeRows of{values.size() / rows / code_block, bits};
     visit_coded(values.dtype(), [&]<class T>(T) {
-      const auto run = [&](const auto& body) {
-        launch.rows(rows * of.blocks, code_block, body);
-      };
+      const auto run = [&](const auto& body) { launch.rows(rows * of.blocks, code_block, body); };
       auto* const to = codes.as<std::uint8_t>();
       if (bits == 8)
         run(EncodeBlock<T, 8>{values.as<T>(), of, rows / columns, columns, to});

@@ -87,11 +87,10 @@ TEST_P(BlockCodes, EqualASecondReading) {
         const std::uint8_t* const code =
             got.data() + (row % columns * (rows / columns) + row / columns) * of_row;
         for (int b = 0; b < 3; ++b) {
-          const Coded want =
-              second_reading(all.data() + row * n + b * block, bits == 8 ? 127 : 7);
+          const Coded want = second_reading(all.data() + row * n + b * block, bits == 8 ? 127 : 7);
           const std::uint8_t* const scale = code + (bits == 8 ? n : n / 2) + 2 * b;
-          const double got_scale = detail::bits_as<float>(
-              static_cast<std::uint32_t>(scale[0] | scale[1] << 8) << 16);
+          const double got_scale =
+              detail::bits_as<float>(static_cast<std::uint32_t>(scale[0] | scale[1] << 8) << 16);
           ASSERT_EQ(got_scale, want.scale) << bits << " bits, row " << row << ", block " << b;
           for (int i = 0; i < block; ++i) {
             int q = 0;
@@ -163,7 +162,8 @@ TEST_P(BlockCodes, RoundTiesToEven) {
 
 TEST_P(BlockCodes, OnlyBlocksOutOfRangeBecomeNan) {
   const bool half = dtype() == Dtype::float16;  // has no number above 2^16
-  for (const double bad : {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL, half ? HUGE_VAL : 0x1p127}) {
+  for (const double bad :
+       {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL, half ? HUGE_VAL : 0x1p127}) {
     const Tensor x = random({1, 3 * block}, dtype(), 1, 2);
     Values values = to_doubles(x);
     values[block + 17] = bad;
