@@ -19,7 +19,7 @@ inline constexpr Counter zero_step_counters[] = {
     {"offload_bytes_per_step", "B", Better::neither, Nature::exact,
      "bytes that offloading moves in one step"},
     {"volume_ratio", "", Better::neither, Nature::exact,
-     "bytes that a rank sends over dp in a step, over those of stage 0; of two hops the second"},
+     "bytes that a rank sends over dp or between hosts in a step, over those of stage 0"},
     nvme_GBps_counter,
     {"update_s", "s", Better::lower, Nature::measured, "update of states in a file (`zero_step`)"},
     {"file_pass_s", "s", Better::lower, Nature::measured,

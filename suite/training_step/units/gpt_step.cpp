@@ -209,7 +209,7 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   };
   add(full, "quantized", coded("on", "on") + Variations{floats},
       grids({2, 4, 8}, {1, 2}, {1, 2}, {2, 4}));
-  add(edges, "quantized", coded("on", "on") + Variations{tiny, batch, in_bfloat16},
+  add({smoke}, "quantized", coded("on", "on") + Variations{tiny, batch, in_bfloat16},
       grids({4}, {1}, {1}, {4}));
   add({smoke}, "quantized", coded("off", "on") + Variations{tiny, batch, rows_cut}, tp_and_dp);
   add({smoke}, "quantized", coded("on", "off") + Variations{tiny, batch, rows_cut}, tp_and_dp);
