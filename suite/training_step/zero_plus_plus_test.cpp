@@ -113,10 +113,6 @@ TEST_F(ZeroPlusPlus, RefusalsNameTheReason) {
                           "offload_param": {"device": "cpu"})",
                        four),
                {"zero_hpz_partition_size 2 requires no offload_param"});
-  expect_words(refusal(R"("stage": 3, "zero_quantized_weights": true, "overlap_comm": false,
-                          "offload_param": {"device": "cpu"})",
-                       four),
-               {"zero_quantized_weights requires no offload_param"});
   expect_words(refusal(R"("stage": 3, "zero_quantized_gradients": true}, "prescale_gradients": true,
                           "flops_profiler": {"enabled": false)",
                        four),

@@ -332,6 +332,9 @@ Sweep<Case> zero_options_sweep() {
              edges + two_hosts + coded_gradients + narrow(float16) + Variations{two_micro_batches})
       .slice({smoke}, "smoke", all + coded + Variations{stage_3, overlap, two_micro_batches})
       .slice({smoke}, "smoke",
+             all + coded + offloaded("cpu", "cpu") +
+                 Variations{stage_3, vary(&Case::dtype, {bfloat16})})
+      .slice({smoke}, "smoke",
              all + coded_values +
                  Variations{stage_3, vary(&Case::dtype, {float16}), vary(&Case::micro_batches, {3}),
                             vary(&Case::max_reuse, {3000})});

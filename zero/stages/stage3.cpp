@@ -140,6 +140,8 @@ void Stage3::fetch(int index) {
         if (bring) {
           const machine::During moving(machine::Part::offload);
           bring();
+          if (codes && context_.transfers_apart())  // bring copies in the device's stream
+            context_.transfer_stream().wait(*context_.device().stream().record());
         }
         if (codes)
           quantized_weights_->gather(*context_.holders(bucket), own, whole,

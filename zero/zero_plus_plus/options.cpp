@@ -47,13 +47,7 @@ void check(const PlusPlusOptions& options, const PlusPlusCase& of) {
   if (size < 0)
     machine::reject("zero_hpz_partition_size is {}; expected 1 (off) or more ranks", size);
   if (options.has_secondary()) check_secondary(size, of);
-  if (options.quantized_weights) {
-    check_quantized("zero_quantized_weights", of.values, "values", of);
-    if (of.offloads_values)
-      machine::reject(
-          "zero_quantized_weights requires no offload_param, because codes are made of shards on "
-          "the device");
-  }
+  if (options.quantized_weights) check_quantized("zero_quantized_weights", of.values, "values", of);
   if (!options.quantized_gradients) return;
   check_quantized("zero_quantized_gradients", of.gradients, "gradients", of);
   if (of.wire.value_or(of.gradients) != of.gradients)

@@ -28,7 +28,8 @@ class QuantizedWeights {
  public:
   QuantizedWeights(machine::Device& device, const Layout& layout);
 
-  // Gathers the shards `own` of all holders into `whole`. Queues its work on the stream.
+  // Gathers the shards `own` of all holders into `whole`, of which own may be the rank's part.
+  // Queues its work on the stream.
   void gather(collectives::Communicator& holders, const machine::Tensor& own,
               const machine::Tensor& whole, machine::Stream& stream,
               std::string_view algorithm) const;
