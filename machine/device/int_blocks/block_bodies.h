@@ -89,6 +89,15 @@ struct EncodeBlock {
   }
 };
 
+// Returns q of element i of a block.
+template <int bits>
+SHARDMARK_BOTH inline int code_at(const std::uint8_t* block, std::int64_t i) {
+  if constexpr (bits == 8) return static_cast<std::int8_t>(block[i]);
+  constexpr std::int64_t half = code_block / 2;
+  const int nibble = i < half ? block[i] & 0x0f : block[i - half] >> 4;
+  return (nibble ^ 0x08) - 0x08;  // the sign is the fourth bit
+}
+
 template <class T, int bits>
 struct DecodeBlock {
   const std::uint8_t* codes;
@@ -102,20 +111,19 @@ struct DecodeBlock {
     const std::uint8_t* const from = codes + rows.block_at(row, block);
     const std::uint8_t* const scales = codes + rows.scale_at(row, block);
     T* const to = values + index * code_block;
+    if (terms == 1) {
+      const float scale = scale_of(scales);
+      lanes.each(code_block, [=](std::int64_t i) {
+        to[i] = narrow<T>(static_cast<float>(code_at<bits>(from, i)) * scale);
+      });
+      return;
+    }
     const std::int64_t count = terms, stride = term_bytes;
     lanes.each(code_block, [=](std::int64_t i) {
       float sum = 0;
       for (std::int64_t term = 0; term < count; ++term) {
-        const std::uint8_t* const code = from + term * stride;
-        int q = 0;
-        if constexpr (bits == 8) {
-          q = static_cast<std::int8_t>(code[i]);
-        } else {
-          constexpr std::int64_t half = code_block / 2;
-          const int nibble = i < half ? code[i] & 0x0f : code[i - half] >> 4;
-          q = (nibble ^ 0x08) - 0x08;  // the sign is the fourth bit
-        }
-        const float value = static_cast<float>(q) * scale_of(scales + term * stride);
+        const float value = static_cast<float>(code_at<bits>(from + term * stride, i)) *
+                            scale_of(scales + term * stride);
         sum = term == 0 ? value : sum + value;
       }
       to[i] = narrow<T>(sum);
