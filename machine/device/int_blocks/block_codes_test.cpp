@@ -95,7 +95,8 @@ TEST_P(BlockCodes, EqualASecondReading) {
           for (int i = 0; i < block; ++i) {
             int q = 0;
             if (bits == 8) {
-              q = static_cast<std::int8_t>(code[b * block + i]);
+              q = code[b * block + i];
+              if (q >= 128) q -= 256;
             } else {
               const int byte = code[b * block / 2 + i % 32];
               q = i < 32 ? byte % 16 : byte / 16;
