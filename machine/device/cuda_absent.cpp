@@ -7,6 +7,7 @@
 #include "machine/base/error.h"
 #include "machine/device/device.h"
 #include "machine/device/float8/scaled_codes_cuda.h"
+#include "machine/device/int_blocks/block_codes_cuda.h"
 #include "machine/device/sparse/sparse_attention_cuda.h"
 #include "machine/device/split_norm.h"
 
@@ -47,5 +48,11 @@ void choose_scales(Stream&, const Tensor&, Dtype, const ScaleRule&, const Tensor
 void choose_exponents(Stream&, const Tensor&, Dtype, const Tensor&) { refuse(); }
 void encode(Stream&, const Tensor&, Blocks, const Tensor&, const Tensor&) { refuse(); }
 void decode(Stream&, const Tensor&, Blocks, const Tensor&, const Tensor&) { refuse(); }
+void encode_blocks(Stream&, const Tensor&, std::int64_t, int, const Tensor&, std::int64_t) {
+  refuse();
+}
+void decode_blocks(Stream&, const Tensor&, std::int64_t, int, const Tensor&, std::int64_t) {
+  refuse();
+}
 
 }  // namespace machine::cuda

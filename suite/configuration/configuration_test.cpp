@@ -309,8 +309,11 @@ TEST_F(Configuration, UnknownKeysSuggestTheNearest) {
   EXPECT_EQ(refusal(with(R"("sparse_gradients": false, "amp": {"enabled": false, "x": 1},
                             "zero_optimization": {"zero_hpz_partition_size": 1}, "elasticity": {"enabled": false})")),
             "accepted");
-  expect_words(refusal(with(R"("zero_optimization": {"zero_quantized_weights": true})")),
-               {"zero_quantized_weights (true) is not honoured", "ZeRO++"});
+  expect_words(
+      refusal(with(R"("zero_optimization": {"zero_quantized_nontrainable_weights": true})")),
+      {"zero_quantized_nontrainable_weights (true) is not honoured", "frozen"});
+  expect_words(refusal(with(R"("zero_optimization": {"zeropp_loco_param": {"err_beta": 0.8}})")),
+               {"zeropp_loco_param (an object) is not honoured", "LoCo"});
   expect_words(refusal(with(R"("autotuning": {"enabled": true})")),
                {"autotuning", "shardmark run"});
   expect_words(refusal(with(R"("optimizer": {"type": "Shampoo"})")), {"'Shampoo'", "adamw"});

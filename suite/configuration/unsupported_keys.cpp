@@ -62,11 +62,10 @@ constexpr Reason refused[] = {
     {"states begin at zero anyway", "", "zero_optimization.offload_optimizer.fast_init=false"},
     {missing, "zero_optimization.offload_optimizer.device",
      "zero_optimization.offload_optimizer.super_offload=false"},
-    {"ZeRO++'s quantization is not implemented", "",
-     "zero_optimization.zero_quantized_weights=false "
-     "zero_optimization.zero_quantized_gradients=false "
-     "zero_optimization.zero_quantized_nontrainable_weights=false "
-     "zero_optimization.zeropp_loco_param"},
+    {"frozen values are coded with all others", "zero_optimization.zero_quantized_weights",
+     "zero_optimization.zero_quantized_nontrainable_weights=false"},
+    {"LoCo's error feedback of ZeRO++ is not implemented",
+     "zero_optimization.zero_quantized_gradients", "zero_optimization.zeropp_loco_param"},
     {"MiCS is not implemented", "zero_optimization.stage", "zero_optimization.mics_shard_size=-1"},
     {"MiCS is not implemented", "", "zero_optimization.mics_hierarchical_params_gather=false"},
     {"ZenFlow is not implemented", "zero_optimization.offload_optimizer",

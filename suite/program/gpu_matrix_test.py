@@ -164,7 +164,8 @@ class CrossSection(Gpus):
            "--offload_optimizer", "none", "--offload_param", "none", "--uneven-tokens", "off", "--sequence-parallel", "on",
            "--recompute-granularity", "none", "--use-flash-attn", "off", "--communication-data-type", "default",
            "--grad-accum-dtype", "default", "--gradient-compression", "none", "--freeze", "none", "--tp-comm-overlap", "off",
-           "--fp8-format", "none", "--fp8-recipe", "delayed"]
+           "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
+           "--zero_quantized_gradients", "off"]
 
     def test_a_step_of_all_degrees(self):
         before = self.counts["pass"]

@@ -31,7 +31,8 @@ CASE = ["--reference", "none", "--max-seconds", "0.01", "--dtype", "float", "--t
         "--optimizer", "adamw", "--model-args", "none", "--micro-batch-size", "1", "--uneven-tokens", "off",
         "--recompute-granularity", "none", "--use-flash-attn", "off", "--schedule", "1f1b", "--offload_optimizer", "none",
         "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default", "--freeze", "none",
-        "--fp8-format", "none", "--fp8-recipe", "delayed"]
+        "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
+        "--zero_quantized_gradients", "off"]
 WORD = (1 << 64) - 1
 
 

@@ -177,6 +177,13 @@ int run_predict(int argc, char** argv) {
         "predict does not support fp8-format {}, because no rate of 8-bit products is known; leave "
         "it out",
         name(resolved.config.fp8.format)));
+  const zero::PlusPlusOptions& plus_plus = resolved.config.zero.options.plus_plus;
+  for (const auto& [key, on] : {std::pair("zero_quantized_weights", plus_plus.quantized_weights),
+                                {"zero_quantized_gradients", plus_plus.quantized_gradients}})
+    if (on)
+      throw harness::UsageError(fmt::format(
+          "predict does not support {}, because it counts no codes on the wire; leave it out",
+          key));
   if (words.search) return search(resolved, words);
   const predict::Report report = report_of(resolved, words);
   fmt::print("{}", text(report));

@@ -11,6 +11,7 @@
 #include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/gpt2_weights.h"
 #include "suite/trainer/validation.h"
+#include "zero/zero_plus_plus/quantized_gradients.h"
 #include "zero/zero_plus_plus/secondary_shards.h"
 
 namespace suite {
@@ -100,10 +101,11 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
     vocabulary_ = load_gpt2(config_.weights, config_.model, parameters_, config_.degrees.tp,
                             grid_.coordinate(Axis::tp));
   chunks_->set_vocabulary(vocabulary_);
-  step_ = zero::make_step(config_.zero.stage, *states_, plan_,
-                          {communicator("tp"), communicator("pp"), communicator("dp"),
-                           communicator("embedding"), communicator("edp"), communicator("hpz")},
-                          config_.step_options());
+  step_ = zero::make_step(
+      config_.zero.stage, *states_, plan_,
+      {communicator("tp"), communicator("pp"), communicator("dp"), communicator("embedding"),
+       communicator("edp"), communicator("hpz"), communicator("qgz_near"), communicator("qgz_far")},
+      config_.step_options());
   connect_step();
   scale_loss();
   tokens_.allocate(device);
@@ -156,10 +158,7 @@ void Trainer::connect_groups() {
     connect(group, LinkStream::own);
   if (config_.fp8.on() && config_.fp8.recipe == layers::Fp8Recipe::delayed)
     connect(ranks_of_stage("fp8"), LinkStream::of_device);  // between the layers' own kernels
-  if (const zero::PlusPlusOptions& options = config_.zero.options.plus_plus;
-      options.has_secondary())
-    connect(zero::secondary_group(grid_.replica_group(), options.hpz_partition_size),
-            LinkStream::own);
+  connect_plus_plus();
   if (config_.model.has_experts()) {
     const layers::ExpertGroups experts = expert_groups();
     const machine::Group parts = consecutive("tp_cp", config_.degrees.tp * config_.degrees.cp);
@@ -191,6 +190,25 @@ void Trainer::connect_groups() {
   for (const Group& group : groups_)
     if (group.communicator)
       group.communicator->set_algorithms(group_algorithms(config_, group.name));
+}
+
+// The groups of ZeRO++. A secondary group counts as a host; without one the hosts do.
+void Trainer::connect_plus_plus() {
+  zero::PlusPlusOptions& options = config_.zero.options.plus_plus;
+  const machine::Group dp = grid_.replica_group();
+  const auto connect = [this](const machine::Group& group) {
+    groups_.push_back({group.name,
+                       std::make_unique<collectives::Communicator>(world_, group, config_.transport,
+                                                                   machine::LinkStream::own),
+                       nullptr});
+  };
+  if (options.has_secondary()) connect(zero::secondary_group(dp, options.hpz_partition_size));
+  if (!options.quantized_gradients) return;
+  if (!options.has_secondary()) options.near_ranks = zero::ranks_of_a_host(world_, dp);
+  const int near = zero::first_hop(options, dp.size());
+  if (near == dp.size()) return;
+  connect(zero::near_group(dp, near));
+  connect(zero::far_group(dp, near));
 }
 
 layers::ExpertGroups Trainer::expert_groups() const {

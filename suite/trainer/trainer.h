@@ -143,6 +143,7 @@ class Trainer {
  private:
   void check_frozen() const;
   void connect_groups();
+  void connect_plus_plus();
   machine::Group consecutive(std::string_view name, int ranks) const;  // with this one
   machine::Group ranks_of_stage(std::string_view name) const;
   machine::Group tied_group() const;

@@ -144,6 +144,18 @@ void validate_8_bits(const TrainingConfig& config) {
                     name(fp8.recipe), block, rows));
 }
 
+// An error of half a step of a code in 4 bits is not small for all elements of a block.
+void validate_codes(const TrainingConfig& config) {
+  if (!config.zero.options.plus_plus.quantized_gradients || config.shards() == 1) return;
+  for (const auto& [type, why] :
+       {std::pair("lion", "a step has one size, however small the error of the gradient"),
+        {"muon", "Newton-Schulz multiplies small errors of a gradient"},
+        {"adafactor", "a small row of a matrix may change without limit"}})
+    if (config.optimizer.type == type)
+      throw std::invalid_argument(fmt::format(
+          "zero_quantized_gradients requires another optimizer than {}, because {}", type, why));
+}
+
 }  // namespace
 
 void validate(const TrainingConfig& config) {
@@ -186,7 +198,12 @@ void validate(const TrainingConfig& config) {
   check(options.plus_plus, {.stage = stage,
                             .dp = config.shards(),
                             .ep = config.expert_parallel,
-                            .offloads_values = options.offload_param.offloads()});
+                            .offloads_values = options.offload_param.offloads(),
+                            .values = config.precision.dtype,
+                            .gradients = config.gradient_dtype(),
+                            .wire = config.step_options().communication_data_type,
+                            .predivision = zero::predivision(options, config.shards())});
+  validate_codes(config);
   config.learning_rate();
   validate_pipeline(config);
   validate_algorithms(config);

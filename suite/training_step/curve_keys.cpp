@@ -69,6 +69,10 @@ CurveKeys curve_keys(const TrainingConfig& given, const Corpus& corpus) {
                       fmt::format("{}, density {}, deviations {}", compression.algorithm,
                                   compression.density, compression.deviations));
   }
+  const zero::PlusPlusOptions& plus_plus = config.zero.options.plus_plus;
+  for (const auto& [name, on] : {std::pair("zero_quantized_weights", plus_plus.quantized_weights),
+                                 {"zero_quantized_gradients", plus_plus.quantized_gradients}})
+    if (on && config.shards() > 1) keys.emplace_back(name, "true");
   keys.emplace_back(
       "--data", corpus.source().empty()
                     ? "generated"

@@ -215,11 +215,18 @@ double forward_epsilon(const TrainingConfig& config, Dtype dtype, int depth) {
   return harness::norm_bound(dtype, depth, longest);
 }
 
+// Half a step of a code in 8 bits is 1/254 of the largest value, about bfloat16's roundoff.
+double codes_epsilon(const TrainingConfig& config, int depth) {
+  const bool coded = config.shards() > 1 && config.zero.options.plus_plus.quantized_weights;
+  return coded ? forward_epsilon(config, Dtype::bfloat16, depth) : 0;
+}
+
 }  // namespace
 
 double loss_epsilon(const TrainingConfig& config) {
   const Dtype dtype = config.fp8.on() ? Dtype::float8_e4m3 : config.precision.dtype;
-  return forward_epsilon(config, dtype, layers_of(config) + 1);
+  const int depth = layers_of(config) + 1;
+  return forward_epsilon(config, dtype, depth) + codes_epsilon(config, depth);
 }
 
 double gradient_epsilon(const TrainingConfig& config, int layer) {
@@ -236,11 +243,15 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
   }
   if (config.shards() > 1 && wire != sums && size_of(wire) == 2)
     on_wire = std::sqrt(micro_batches + 1) * machine::unit_roundoff(wire);
+  // Half a step of a code in 4 bits is 1/14 of the largest gradient of a block.
+  if (config.shards() > 1 && config.zero.options.plus_plus.quantized_gradients)
+    on_wire += std::sqrt(2) / 14;
   constexpr double k = 4, c = 1.03;
   const Dtype dtype = config.fp8.format == layers::Fp8Format::hybrid ? Dtype::float8_e5m2
                       : config.fp8.on()                              ? Dtype::float8_e4m3
                                                                      : config.precision.dtype;
-  return forward_epsilon(config, dtype, depth) + k * std::pow(c, depth) * (in_sums + on_wire);
+  return forward_epsilon(config, dtype, depth) + codes_epsilon(config, depth) +
+         k * std::pow(c, depth) * (in_sums + on_wire);
 }
 
 std::vector<double> logits_of(const StepRouting& routing) {

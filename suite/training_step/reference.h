@@ -14,19 +14,25 @@
 // length of the longest sum (Higham and Mary 2019, doi:10.1137/18M1226312: errors of sums grow as
 // sqrt(n)). With products in 8 bits u is the roundoff of their coarsest format: 2^-3 of E5M2, for a
 // loss 2^-4 of E4M3. So raw gradients of format hybrid are hardly bounded; fp8_linear judges its
-// products. The last two terms are there for gradients that are added up in 16 bits (u_g), or that
-// are sent over dp in 16 bits (u_w). Each of the M micro-batches of all ranks rounds a gradient at
-// most three times: into the gradient, twice for a tied table, and in a sum over ranks or micro-
-// batches. So r = 3 M + 3, with the roundings of prescale_gradients. An embedding rounds once for
-// each row of a token, so the layer of the tables adds the tokens of the step to r. At most M ranks
-// of dp have a micro-batch. This bounds the raw gradients of the first step, and first_step.h
-// bounds the effect of such an error on the first update. Later, Adam's step does not depend on a
-// gradient's size, which magnifies small errors, and no closed form covers ten steps. Therefore the
-// double run is repeated `probes` times, with every gradient of every step displaced by exactly
-// this error in a random direction. The bound of the final parameters and losses is the largest
-// distance from the undisturbed run times `probe_margin` (a few random directions understate the
-// worst one). If the bound of the first step is larger, it is used instead. Rounding of the values
-// themselves is added. No measured deviation of the judged code is used.
+// products. Values that are gathered in 8 bits (zero_quantized_weights) add the eps of bfloat16,
+// whose roundoff is half a step of their codes. Gradients that are reduced in 4 bits
+// (zero_quantized_gradients) add sqrt(2) / 14: a code for each of two hops, with half a step of
+// 1/14 of the largest element of a block of 64, whose root mean square is at least 1/8 of it;
+// errors of several ranks and micro-batches are independent, as their gradients. So they are
+// loosely bounded; zero_step bounds each element by its codes. The last two terms are there for
+// gradients that are added up in 16 bits (u_g), or that are sent over dp in 16 bits (u_w). Each of
+// the M micro-batches of all ranks rounds a gradient at most three times: into the gradient, twice
+// for a tied table, and in a sum over ranks or micro- batches. So r = 3 M + 3, with the roundings
+// of prescale_gradients. An embedding rounds once for each row of a token, so the layer of the
+// tables adds the tokens of the step to r. At most M ranks of dp have a micro-batch. This bounds
+// the raw gradients of the first step, and first_step.h bounds the effect of such an error on the
+// first update. Later, Adam's step does not depend on a gradient's size, which magnifies small
+// errors, and no closed form covers ten steps. Therefore the double run is repeated `probes` times,
+// with every gradient of every step displaced by exactly this error in a random direction. The
+// bound of the final parameters and losses is the largest distance from the undisturbed run times
+// `probe_margin` (a few random directions understate the worst one). If the bound of the first step
+// is larger, it is used instead. Rounding of the values themselves is added. No measured deviation
+// of the judged code is used.
 //
 // A model with experts is trained with the judged run's decisions (chosen and dropped tokens), in
 // every run of the reference: a choice between two equal logits may differ by rounding, and then no

@@ -133,6 +133,7 @@ const History& plain_run(machine::World& world, TrainingConfig config, const Cor
   config.precision = {};
   config.zero.grad_accum_dtype.clear();
   config.zero.communication_data_type.clear();
+  config.zero.options.plus_plus = {};
   const std::string key = what_is_trained(config, corpus) + " " + what_is_decided(skipped, routing);
   const auto [found, fresh] = kept.try_emplace(key);
   if (fresh)
@@ -156,6 +157,8 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const bool delayed = config.zero.options.offload_optimizer.is_delayed();
   const std::string sums = config.zero.grad_accum_dtype;
   const std::string wire = config.shards() > 1 ? config.zero.communication_data_type : "";
+  const zero::PlusPlusOptions plus_plus = config.zero.options.plus_plus;
+  const bool codes = config.shards() > 1;
   const RangeDevice::InHalf halves = in_half(config);
   config.degrees = {};
   config.expert_parallel = 1;
@@ -166,6 +169,8 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
   config.zero.grad_accum_dtype = sums;
   config.zero.communication_data_type = wire;
+  config.zero.options.plus_plus.quantized_weights = codes && plus_plus.quantized_weights;
+  config.zero.options.plus_plus.quantized_gradients = codes && plus_plus.quantized_gradients;
   config.transport = {};
   config.algorithms = {};
   std::string text =

@@ -73,12 +73,13 @@ std::map<std::string, double> sent_over_groups(machine::World& world, const mach
                                                const std::map<std::string, std::uint64_t>& sent) {
   std::map<std::string, double> mine, most;
   for (const auto& [name, bytes] : sent) {
-    const std::string axis = name.starts_with("cp") ? "cp"
-                             : name == "edp"        ? "dp"
-                             : name == "tp_cp"      ? "ep"
-                             : name == "hpz"        ? "dp"
-                             : name == "embedding"  ? "pp"
-                                                    : name;
+    const std::string axis = name.starts_with("cp")    ? "cp"
+                             : name == "edp"           ? "dp"
+                             : name == "tp_cp"         ? "ep"
+                             : name == "hpz"           ? "dp"
+                             : name.starts_with("qgz") ? "dp"
+                             : name == "embedding"     ? "pp"
+                                                       : name;
     mine["wire_bytes_" + axis] += static_cast<double>(bytes);
   }
   for (const harness::Counter& counter : of_groups) {

@@ -37,6 +37,8 @@ struct UpdateCase {
   machine::Dtype wire_dtype =
       gradient_dtype;      // if another, sums of contributions are rounded to it
   double predivision = 1;  // divides contributions before the wire and multiplies sums after it
+  // By element, a bound on the error of contributions that are sent in a few bits; empty: none.
+  std::vector<double> quantization = {};
 
   machine::Dtype master_dtype() const {
     return value_dtype == machine::Dtype::float64 ? value_dtype : machine::Dtype::float32;
@@ -79,8 +81,9 @@ class UpdateReference {
         sum += term;
         magnitude += std::abs(term);
       }
-      const double error =
-          harness::gamma(roundings, coarsest) * magnitude + (2 * case_.ranks + 4) * lost;
+      const double coded = case_.quantization.empty() ? 0 : case_.quantization[i];
+      const double error = coded + harness::gamma(roundings, coarsest) * (magnitude + coded) +
+                           (2 * case_.ranks + 4) * lost;
       gradients_.add(sum, error);
       squares += sum * sum;
       error_squares += error * error;
@@ -92,7 +95,9 @@ class UpdateReference {
     if (norm_ <= case_.clip_norm) return;
     clip_factor_ = case_.clip_norm / norm_;
     const double relative = norm_bound_ / norm_;
-    scale_error_ = relative / (1 - relative) * (1 + harness::gamma(2, double_roundoff));
+    constexpr double any = 1e100;  // the norm may be near zero
+    scale_error_ =
+        relative < 1 ? relative / (1 - relative) * (1 + harness::gamma(2, double_roundoff)) : any;
   }
 
   const Expected& gradients() const { return gradients_; }  // the sums, without division

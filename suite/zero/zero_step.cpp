@@ -22,18 +22,19 @@
 #include <thread>
 
 #include "collectives/cost.h"
-#include "harness/measure/statistics.h"
 #include "machine/base/clock.h"
 #include "suite/reference/shared_counters.h"
 #include "suite/reference/unit.h"
 #include "suite/reference/whole_values.h"
+#include "suite/zero/file_bound.h"
+#include "suite/zero/quantized_reference.h"
 #include "suite/zero/update_reference.h"
 #include "suite/zero/zero_step_case.h"
 #include "suite/zero/zero_step_cost.h"
+#include "suite/zero/zero_step_groups.h"
 #include "suite/zero/zero_step_model.h"
 #include "zero/cost/cost.h"
 #include "zero/stages/step.h"
-#include "zero/zero_plus_plus/secondary_shards.h"
 
 namespace suite {
 namespace {
@@ -60,11 +61,8 @@ struct ZeroStep : ZeroStepCases {
         host_(machine::make_host_device_beside(context.device)),
         model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches,
                Case::dtype_of(c.sums)),
-        dp_(context.world, context.group, c.transport, machine::LinkStream::own),
-        hpz_(c.hpz > 1 ? std::make_unique<collectives::Communicator>(
-                             context.world, zero::secondary_group(context.group, c.hpz),
-                             c.transport, machine::LinkStream::own)
-                       : nullptr),
+        groups_(c, context),
+        dp_(groups_.dp()),
         memory_(context.device.ledger()),
         plan_(model_.plan()) {
     host_->set_threads(std::max(1, context.device.threads() - 1));  // leaves a core to the copies
@@ -86,17 +84,30 @@ struct ZeroStep : ZeroStepCases {
 
   void judge(Judge& judge) {
     judge_memory(judge);
-    const UpdateReference reference(
-        {case_.ranks * case_.micro_batches, case_.parameters, case_.dtype, plan_.gradient_dtype,
-         plan_.divisor, clip_norm,
-         case_.ranks > 1 ? options(sgd).communication_data_type.value_or(plan_.gradient_dtype)
-                         : plan_.gradient_dtype,
-         zero::predivision(options(sgd), case_.ranks)},
-        [&](int index, std::int64_t element) { return model_.contribution(index, element); });
+    const auto contribution = [&](int index, std::int64_t element) {
+      return model_.contribution(index, element);
+    };
+    const bool alone = case_.ranks == 1;
+    UpdateCase update{case_.ranks * case_.micro_batches,
+                      case_.parameters,
+                      case_.dtype,
+                      plan_.gradient_dtype,
+                      plan_.divisor,
+                      clip_norm,
+                      alone ? plan_.gradient_dtype
+                            : options(sgd).communication_data_type.value_or(plan_.gradient_dtype),
+                      zero::predivision(options(sgd), case_.ranks)};
+    if (case_.quantized_gradients && !alone)
+      update.quantization =
+          quantization_bounds({case_.ranks, groups_.near_ranks(), case_.micro_batches,
+                               case_.parameters, model_.blocks(elements_of_block)},
+                              contribution);
+    const UpdateReference reference(update, contribution);
 
     start(case_.stage, options(adamw));
     const ZeroStepModel::OnUse check_use = [&](const Parameter& p, std::int64_t first) {
-      compare_initial(judge, "when it is used", p, first);
+      is_coded(p) ? compare_coded(judge, p, first)
+                  : compare_initial(judge, "when it is used", p, first);
     };
     sum_up(check_use);
     step_->gather_gradients();
@@ -131,7 +142,8 @@ struct ZeroStep : ZeroStepCases {
     whole_step();
     if (case_.delayed) step_->drain();
     passes([&](const Parameter& p, std::int64_t) {
-      judge.same_bits(fmt::format("{} after AdamW", p.name), hash(p.value));
+      judge.same_bits(fmt::format("{} after AdamW{}", p.name, is_coded(p) ? ", coded" : ""),
+                      hash(p.value));
     });
     step_->reduce();
 
@@ -140,8 +152,7 @@ struct ZeroStep : ZeroStepCases {
       whole_step();
       step_->drain();
     }
-    dp_.link().reset_traffic();
-    if (hpz_) hpz_->link().reset_traffic();
+    groups_.reset_traffic();
     moved_before_ = step_->moved();
     whole_step();
     step_->wait_for_values();
@@ -156,8 +167,9 @@ struct ZeroStep : ZeroStepCases {
 
     // If the collectives sum in the same order, sharding the states does not change a bit. This
     // check uses SGD, because Adam's first step hides the last bits of a gradient. ZeRO stages 0
-    // and 1 sum over micro-batches first, ZeRO stages 2 and 3 over ranks.
-    if (case_.stage == 0) return;
+    // and 1 sum over micro-batches first, ZeRO stages 2 and 3 over ranks. Only codes of gradients
+    // change them.
+    if (case_.stage == 0 || case_.quantized_gradients) return;
     for (int stage = 0; stage < zero::num_stages; ++stage) {
       zero::StepOptions direct = options(sgd, "direct");
       if (stage < 3) direct.offload_param = {}, direct.plus_plus = {};
@@ -188,7 +200,10 @@ struct ZeroStep : ZeroStepCases {
                       static_cast<double>(moved.down + moved.up) + file_bytes(moved));
       description.note = note_;
     }
-    if (case_.offload == "nvme" && case_.offload_param == "none") describe_file_bound(description);
+    if (case_.offload == "nvme" && case_.offload_param == "none") {
+      start(case_.stage, options(adamw));
+      describe_file_bound(description, context_, *step_, [this] { sum_up(); });
+    }
     if (volume_ratio_) description.set("volume_ratio", *volume_ratio_);
     if (times_.empty()) return;
     const auto middle = times_.begin() + static_cast<std::ptrdiff_t>(times_.size() / 2);
@@ -204,42 +219,12 @@ struct ZeroStep : ZeroStepCases {
     double all_s() const { return passes_s + reduce_s + update_s; }
   };
 
-  // Alternates updates of states in a file with passes over the file that read and write the same
-  // bytes without computation, on all ranks at once. Sets counters, as medians over rounds of the
-  // slowest rank: update_s (with norm and publishing), file_pass_s, file_fraction (the pass over
-  // the update: 1 if the update waits only for the disk) and nvme_GBps (of the update). The values
-  // are not in a file.
-  void describe_file_bound(Description& description) {
-    constexpr int rounds = 5;
-    const auto slowest_s = [&](const auto& work) {
-      context_.world.barrier(context_.group);
-      const double begin = machine::steady_s();
-      work();
-      return std::ranges::max(
-          context_.world.all_gather(context_.group, machine::steady_s() - begin));
-    };
-    start(case_.stage, options(adamw));
-    std::vector<double> updates, passes;
-    const zero::OffloadTraffic before = step_->moved();
-    for (int round = 0; round < rounds; ++round) {
-      sum_up();
-      updates.push_back(slowest_s([&] { step_->update(); }));
-      passes.push_back(slowest_s(
-          [&] { step_->optimizer().visit(true, [](zero::Range, const zero::RangeStates&) {}); }));
-    }
-    const double update_s = harness::median(updates), pass_s = harness::median(passes);
-    description.set("update_s", update_s);
-    description.set("file_pass_s", pass_s);
-    description.set("file_fraction", pass_s / update_s);
-    // Counts only the bytes that updates move.
-    description.set("nvme_GBps", file_bytes(step_->moved() - before) / rounds / update_s / 1e9);
-  }
-
   zero::StepOptions options(const zero::Rule& rule, const std::string& algorithm = {}) const {
     zero::StepOptions options = case_.step_options(clip_norm, context_.group.index);
     options.rule = rule;
     options.all_reduce = options.reduce_scatter = options.all_gather = algorithm;
     options.offload_optimizer.host = host_.get();
+    groups_.place(options.plus_plus);
     return options;
   }
 
@@ -256,7 +241,7 @@ struct ZeroStep : ZeroStepCases {
     states_ = model_.states(context_.device, case_.reduce_bucket, case_.persistence_threshold);
     if (rounded_.empty())
       model_.for_each([&](const Parameter& p, std::int64_t) { append(rounded_, p.value); });
-    step_ = zero::make_step(stage, *states_, plan_, {.dp = &dp_, .hpz = hpz_.get()}, options);
+    step_ = zero::make_step(stage, *states_, plan_, groups_.communicators(), options);
   }
 
   void passes(const ZeroStepModel::OnUse& on_use = {}) {
@@ -390,34 +375,35 @@ struct ZeroStep : ZeroStepCases {
     const zero::StepOptions step_options = options(adamw);
     for (const collectives::CollectiveCalls& calls :
          zero::expected_calls(case_.stage, plan_, states_->layout(), step_options, model_.usage()))
-      cost.add(calls, calls.group == "hpz" ? *hpz_ : dp_,
-               zero::asked_algorithm(calls, step_options));
+      cost.add(calls, groups_.named(calls.group), zero::asked_algorithm(calls, step_options));
     return cost;
   }
 
   void judge_volume(Judge& judge) {
     judge.shares_reference(Oracle::volume);  // reads the layout's buckets
-    judge.volume(dp_.link(), cost_of_calls().traffic("dp"));
-    if (hpz_) judge.volume(hpz_->link(), cost_of_calls().traffic("hpz"));
+    groups_.each([&, cost = cost_of_calls()](const std::string& name, auto& group) {
+      judge.volume(group.link(), cost.traffic(name));
+    });
   }
 
-  // The bytes of gradients and values that this rank sends in a step over dp.
+  // The bytes of gradients and values that this rank sends in a step over dp, and to other hosts.
   double sent_in_step(int stage) {
     zero::StepOptions optimal = options(sgd, "direct");
     if (stage < 3) optimal.offload_param = {}, optimal.plus_plus = {};
     if (stage < 1) optimal.offload_optimizer = {};
     start(stage, optimal);
-    dp_.link().reset_traffic();
+    groups_.reset_traffic();
     whole_step();
     step_->wait_for_values();
-    return sent_without_norm(dp_.link());
+    const collectives::Communicator& far = groups_.named("qgz_far");
+    return sent_without_norm(dp_.link()) + (&far == &dp_ ? 0 : sent_without_norm(far.link()));
   }
 
   void judge_volume_ratio(Judge& judge) {
     if (!has_paper_ratio(case_)) return;
     const double mine = sent_in_step(case_.stage);
     const double of_paper =
-        paper_ratio(case_.stage, states_->layout(), ZeroStepModel::shared(), case_.hpz > 1);
+        paper_ratio(case_, states_->layout(), ZeroStepModel::shared(), groups_.near_ranks());
     volume_ratio_ = mine / sent_in_step(0);
     judge.numerics("bytes sent over dp over those of stage 0, and the paper's ratio",
                    std::abs(*volume_ratio_ - of_paper), 0x1p-50);
@@ -455,6 +441,19 @@ struct ZeroStep : ZeroStepCases {
     judge.exact(fmt::format("{} {}", p.name, when), to_doubles(p.value),
                 part_of(rounded_, p, first));
   }
+  // Whether uses in passes see the codes of a parameter (qwZ).
+  bool is_coded(const Parameter& p) const {
+    if (!case_.quantized_weights || case_.ranks == 1) return false;
+    const zero::Layout& layout = states_->layout();
+    const int bucket = layout.bucket_of[static_cast<std::size_t>(states_->row(&p))];
+    return !layout.buckets[static_cast<std::size_t>(bucket)].persistent;
+  }
+  void compare_coded(Judge& judge, const Parameter& p, std::int64_t first) const {
+    const auto initial = part_of(rounded_, p, first);
+    const std::vector<double> exact(initial.begin(), initial.end());
+    judge.numerics(p.name + " when it is used", to_doubles(p.value), exact,
+                   code_bounds(exact, case_.dtype));
+  }
   static std::span<const double> part_of(const std::vector<double>& all, const Parameter& p,
                                          std::int64_t first) {
     return std::span(all).subspan(static_cast<std::size_t>(first),
@@ -471,9 +470,9 @@ struct ZeroStep : ZeroStepCases {
   Context& context_;
   std::unique_ptr<machine::Device> host_;  // stores offloaded states
   ZeroStepModel model_;
-  collectives::Communicator dp_;
-  std::unique_ptr<collectives::Communicator> hpz_;  // null without hpZ
-  harness::PeakMeter memory_;                       // without the memory of the link itself
+  ZeroStepGroups groups_;
+  collectives::Communicator& dp_;
+  harness::PeakMeter memory_;  // without the memory of the link itself
   zero::GradientPlan plan_;
   std::unique_ptr<zero::FlatStates> states_;
   std::vector<double> rounded_;  // initial values rounded to the dtype

@@ -48,9 +48,15 @@ std::string why_no_case(const Case& c) {
     const zero::StepOptions options = c.step_options(1, 0);
     zero::check(options.offload_optimizer);
     zero::check(options.offload_param, c.stage, options.offload_optimizer);
-    zero::check(
-        options.plus_plus,
-        {.stage = c.stage, .dp = c.ranks, .offloads_values = options.offload_param.offloads()});
+    const Dtype usual = c.dtype == Dtype::float64 ? c.dtype : Dtype::float32,
+                gradients = Case::dtype_of(c.sums).value_or(usual);
+    zero::check(options.plus_plus, {.stage = c.stage,
+                                    .dp = c.ranks,
+                                    .offloads_values = options.offload_param.offloads(),
+                                    .values = c.dtype,
+                                    .gradients = gradients,
+                                    .wire = options.communication_data_type,
+                                    .predivision = zero::predivision(options, c.ranks)});
   } catch (const std::invalid_argument& error) {
     return error.what();
   }
@@ -84,6 +90,8 @@ Sweep<Case> axes() {
       .axis("stage3_max_live_parameters", &Case::max_live, 1'000'000'000)
       .axis("stage3_max_reuse_distance", &Case::max_reuse, 0)
       .axis("zero_hpz_partition_size", &Case::hpz, 1)
+      .axis("zero_quantized_weights", &Case::quantized_weights, false)
+      .axis("zero_quantized_gradients", &Case::quantized_gradients, false)
       .axis("offload_optimizer", &Case::offload, "none", devices)
       .axis("offload_param", &Case::offload_param, "none", devices)
       .axis("delayed_update", &Case::delayed, false)
@@ -135,7 +143,7 @@ zero::StepOptions ZeroStepCase::step_options(double clip_norm, int rank) const {
   options.stage3_prefetch_bucket_size = prefetch_bucket;
   options.stage3_max_live_parameters = max_live;
   options.stage3_max_reuse_distance = max_reuse;
-  options.plus_plus.hpz_partition_size = hpz;
+  options.plus_plus = {hpz, quantized_weights, quantized_gradients};
   zero::StateOptions& states = options.offload_optimizer;
   states.device = zero::find_offload_device(offload);
   states.cpu.piece_size = sub_group_size;
@@ -304,6 +312,32 @@ Sweep<Case> zero_options_sweep() {
              edges + two_hosts +
                  Variations{vary(&Case::dtype, {bfloat16}), vary(&Case::micro_batches, {1, 3}),
                             vary(&Case::overlap, {false, true})});
+  // Values in 8 and gradients in 4 bits: alone, together and with secondary shards, in one hop and
+  // in two, in every dtype.
+  const Variations coded_values{vary(&Case::quantized_weights, {true})},
+      coded_gradients{vary(&Case::quantized_gradients, {true})};
+  const Variations coded = coded_values + coded_gradients;
+  sweep
+      .slice({acceptance, paper}, "quantized",
+             Variations{stage_3, vary(&Case::dtype, {float32, bfloat16, float16}),
+                        vary(&Case::ranks, {3, 4, 8}), vary(&Case::hpz, {1, 2}),
+                        vary(&Case::quantized_weights, {false, true}),
+                        vary(&Case::quantized_gradients, {false, true}), two_micro_batches, overlap,
+                        buckets})
+      .slice({quick, smoke}, "quantized",
+             edges + two_hosts + coded + narrow(bfloat16) + Variations{overlap})
+      .slice({smoke}, "smoke",  // on one host one hop, on two hosts two
+             edges + coded + narrow(bfloat16) + Variations{stage_3, vary(&Case::ranks, {4})})
+      .slice({smoke}, "smoke",
+             edges + two_hosts + coded_gradients + narrow(float16) + Variations{two_micro_batches})
+      .slice({smoke}, "smoke", all + coded + Variations{stage_3, overlap, two_micro_batches})
+      .slice({smoke}, "smoke",
+             all + coded + offloaded("cpu", "cpu") +
+                 Variations{stage_3, vary(&Case::dtype, {bfloat16})})
+      .slice({smoke}, "smoke",
+             all + coded_values +
+                 Variations{stage_3, vary(&Case::dtype, {float16}), vary(&Case::micro_batches, {3}),
+                            vary(&Case::max_reuse, {3000})});
   const auto stages_1_2 = vary(&Case::stage, {1, 2});
   sweep.slice({quick}, "reduction", {stages_1_2, all_reduced, predivided, three, overlap})
       .slice({quick}, "reduction", narrow(float16) + Variations{stages, prescaled, three})

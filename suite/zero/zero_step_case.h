@@ -26,6 +26,7 @@ struct ZeroStepCase {
   std::string sums, wire;  // dtypes of gradients: added up in, sent in
   int prefetch_bucket = 0, persistence_threshold = 0, max_live = 0, max_reuse = 0;
   int hpz = 1;
+  bool quantized_weights = false, quantized_gradients = false;
   std::string offload, offload_param, ratio, nvme_path;
   bool delayed = false;
   int sub_group_size = 0, buffer_count = 0, max_in_cpu = 0;

@@ -19,7 +19,7 @@ inline constexpr Counter zero_step_counters[] = {
     {"offload_bytes_per_step", "B", Better::neither, Nature::exact,
      "bytes that offloading moves in one step"},
     {"volume_ratio", "", Better::neither, Nature::exact,
-     "bytes that a rank sends over dp in a step, over those of stage 0"},
+     "bytes that a rank sends over dp or between hosts in a step, over those of stage 0"},
     nvme_GBps_counter,
     {"update_s", "s", Better::lower, Nature::measured, "update of states in a file (`zero_step`)"},
     {"file_pass_s", "s", Better::lower, Nature::measured,
@@ -46,6 +46,17 @@ inline Cost memory_cost(const ZeroStepCase& c, const zero::GradientPlan& plan,
     const double h = c.hpz;
     cost.memory_bytes += 2 * value * elements / h;
     cost.memory_bytes += c.micro_batches * 2 * value * ((h - 1) / h - (d - 1) / d) * elements;
+  }
+  // Coding reads the values and writes codes, which are sent and decoded.
+  if (c.quantized_weights && c.ranks > 1) {
+    const double code = 1 + 1.0 / 32;
+    cost.memory_bytes +=
+        (c.hpz > 1 ? gathers / 2 : gathers) *
+        (elements / d * (value + code) + elements * (code + value) + 2 * others * (code - value));
+  }
+  if (c.quantized_gradients && c.ranks > 1) {  // without the second of two hops
+    const double code = 0.5 + 1.0 / 32;
+    cost.memory_bytes += reductions * (2 * elements * code + 2 * others * code);
   }
   if (c.ranks > 1)
     cost.memory_bytes += reductions * (elements + elements / d) * gradient +
@@ -86,21 +97,30 @@ inline double sent_without_norm(const machine::Link& link) {
 // Returns the bytes that a rank sends over dp in a step, over those in ZeRO stage 0: 1 in stages 1
 // and 2 and 1.5 in stage 3 (Rajbhandari et al. 2020, arXiv:1910.02054, section 7). Stage 3 also
 // gathers F frozen elements twice, P persistent ones once instead of twice, and S elements of the
-// bucket of the shared row, which two parts use, twice more. So of T trained elements, its ratio
-// differs from 1.5 by (2 F - P + 2 S) / 2 T. With hpZ it gathers everything but persistent elements
-// once over dp: 1 + F / 2 T (Wang et al. 2023, arXiv:2306.10209, table 1).
-inline double paper_ratio(int stage, const zero::Layout& layout, std::size_t shared_row,
-                          bool has_secondary) {
-  if (stage < 3) return 1;
+// bucket of the shared row, which two parts use, twice more: of T trained elements, T reduced,
+// P published and G = 2 (T + F - P) + 2 S gathered ones over 2 T. With hpZ it gathers everything
+// but persistent elements once over dp, G = T + F - P (Wang et al. 2023, arXiv:2306.10209, table
+// 1). With qwZ an element of G is 1 + 1/32 bytes instead of E, and with qgZ a reduced one c = 1/2 +
+// 1/32. In two hops only the bytes to the other hosts count: (d / h - 1) / (d - 1) c.
+inline double paper_ratio(const ZeroStepCase& c, const zero::Layout& layout, std::size_t shared_row,
+                          int near_ranks) {
+  if (c.stage < 3) return 1;
   double frozen = 0, persistent = 0;
   for (const zero::Bucket& bucket : layout.buckets)
     if (bucket.frozen != bucket.persistent)
       (bucket.frozen ? frozen : persistent) += static_cast<double>(bucket.range.size());
-  if (has_secondary) return 1 + frozen / (2 * static_cast<double>(layout.elements));
+  const double trained = static_cast<double>(layout.elements),
+               element = static_cast<double>(size_of(c.dtype));
   const zero::Bucket& first =
       layout.buckets[static_cast<std::size_t>(layout.bucket_of[shared_row])];
   const double shared = first.persistent ? 0 : static_cast<double>(first.range.size());
-  return 1.5 + (2 * frozen - persistent + 2 * shared) / (2 * static_cast<double>(layout.elements));
+  const double once = trained + frozen - persistent;
+  const double gathered = c.hpz > 1 ? once : 2 * once + 2 * shared;
+  const double of_value = c.quantized_weights ? (1 + 1.0 / 32) / element : 1;
+  const int hosts = c.ranks / near_ranks;
+  const double sent = hosts > 1 ? (hosts - 1.0) / (c.ranks - 1) : 1;
+  const double of_gradient = c.quantized_gradients ? sent * (0.5 + 1.0 / 32) / element : 1;
+  return (of_gradient * trained + of_value * gathered + persistent) / (2 * trained);
 }
 
 }  // namespace suite

@@ -85,6 +85,16 @@ class ZeroStepModel {
     return usage;
   }
 
+  // Returns the elements of each block of `size` elements of a trained parameter, as [begin, end).
+  std::vector<std::pair<std::int64_t, std::int64_t>> blocks(std::int64_t size) const {
+    std::vector<std::pair<std::int64_t, std::int64_t>> all;
+    for_each([&](const Parameter& p, std::int64_t first) {
+      const std::int64_t end = first + p.global_shape.size();
+      for (; trained(p) && first < end; first += size)
+        all.emplace_back(first, std::min(end, first + size));
+    });
+    return all;
+  }
   std::vector<bool> decays() const {
     std::vector<bool> result;
     for (const Parameter& p : parameters_)

@@ -13,6 +13,8 @@
 #include "zero/stages/lamb.h"
 #include "zero/stages/prefetch.h"
 #include "zero/stages/publisher.h"
+#include "zero/zero_plus_plus/quantized_gradients.h"
+#include "zero/zero_plus_plus/quantized_weights.h"
 #include "zero/zero_plus_plus/secondary_shards.h"
 
 namespace zero {
@@ -82,6 +84,10 @@ void add_compressed(Calls& calls, const Bucket& bucket, const GradientPlan& plan
 
 void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout& layout,
                 const StepOptions& options, const Passes& passes) {
+  const auto gather_codes = [&](const Bucket& bucket, std::int64_t times) {
+    calls.add(name(bucket.over), Operation::all_gather, Dtype::uint8, bucket.shards,
+              weight_code_bytes(layout, bucket), times, "codes of values");
+  };
   const auto gather = [&](const Bucket& bucket, std::int64_t shard, std::int64_t times) {
     calls.add(name(bucket.over), Operation::all_gather, plan.value_dtype, bucket.shards, shard,
               times, "values");
@@ -111,10 +117,25 @@ void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout&
         calls.add("hpz", Operation::all_gather, plan.value_dtype, plus_plus.hpz_partition_size,
                   secondary_elements(bucket, plus_plus.hpz_partition_size), usage.micro_batches,
                   "values");
+      else if (plus_plus.quantized_weights)
+        gather_codes(bucket, usage.micro_batches);
       else
         gather(bucket, layout.shard_elements(bucket), usage.micro_batches);
     }
   }
+}
+
+void add_quantized_gradients(Calls& calls, const GradientPlan& plan, const Layout& layout,
+                             const StepOptions& options, const Bucket& bucket, std::int64_t times) {
+  const std::int64_t code = gradient_code_bytes(layout, bucket);
+  const int near = first_hop(options.plus_plus, plan.dp), hosts = plan.dp / near;
+  const auto hop = [&](std::string_view group, int ranks, std::int64_t share) {
+    calls.add(group, Operation::all_to_all, Dtype::uint8, ranks, share, times,
+              "codes of gradients");
+  };
+  if (hosts == 1) return hop("dp", plan.dp, code);
+  hop("qgz_near", near, hosts * code);
+  hop("qgz_far", hosts, code);
 }
 
 void add_muon(Calls& calls, const GradientPlan& plan, const Layout& layout, const Muon& muon,
@@ -248,6 +269,10 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
       add_compressed(calls, bucket, plan, layout, options, selected);
       continue;
     }
+    if (options.plus_plus.quantized_gradients) {
+      add_quantized_gradients(calls, plan, layout, options, bucket, passes.reductions(bucket));
+      continue;
+    }
     const bool whole = all_reduces_gradients(stage, options);
     calls.add(name(bucket.over), whole ? Operation::all_reduce : Operation::reduce_scatter, wire,
               bucket.shards, whole ? bucket.range.size() : layout.shard_elements(bucket),
@@ -285,7 +310,8 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
 std::string_view asked_algorithm(const CollectiveCalls& calls, const StepOptions& options) {
   return calls.operation == Operation::all_reduce       ? options.all_reduce
          : calls.operation == Operation::reduce_scatter ? options.reduce_scatter
-         : calls.operation == Operation::broadcast || calls.what == "compressed gradients"
+         : calls.operation == Operation::broadcast || calls.operation == Operation::all_to_all ||
+                 calls.what == "compressed gradients"
              ? std::string_view()
              : std::string_view(options.all_gather);
 }
@@ -343,6 +369,10 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
     if (published && run < shard && !broadcasts_values(stage, options))
       staging = std::max(staging, bytes_of(run * bucket.shards, plan.value_dtype));
   }
+  std::size_t codes = 0;
+  if (plan.dp > 1 && options.plus_plus.quantized_weights) codes += quantized_weights_bytes(layout);
+  if (plan.dp > 1 && options.plus_plus.quantized_gradients)
+    codes += quantized_gradients_bytes(layout, first_hop(options.plus_plus, plan.dp));
   const NormBuffers norm = norm_buffers(plan, layout, norm_is_sharded(sharded, plan));
   const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
   const ValueBytes away = value_bytes(value_slots(layout, options.offload_param), plan.value_dtype,
@@ -356,6 +386,7 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
           states.device_optimizer,
           states.device_buffers +
               bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging +
+              codes +
               (std::holds_alternative<Lamb>(rule) ? lamb_buffers(plan, layout, sharded) : 0),
           states.host_optimizer,
           states.host_buffers + away.buffers,

@@ -21,15 +21,19 @@
 // sharded, and over tp those that tp cuts.
 // With zero_hpz_partition_size h, stage 3 sends (Wang et al. 2023, arXiv:2306.10209, section 3.2)
 // only m of the m u gathers over dp, (d-1)/d Psi E_v each, and the others over h neighbours,
-// (h-1)/h Psi E_v each. Without reduce_scatters, stages 1 and 2 send 2 E_w for each E_w. With
-// gradient_compression, stages 0 and 1 send the bytes of collectives/compression/volume.h for each
-// segment in place of E_w. With stage3_max_reuse_distance u is the number of uses that find their
-// part not gathered: 1 if the distance is above Psi (after a first pass, which keeps nothing). With
-// pipelines u counts the uses of a chunk's parts in a forward and a backward; every pass of a chunk
-// sends its own buckets. A tied embedding's gradients are all-reduced over the two stages once per
-// step, from stage 2 on only the rank's shard. All in one message for each bucket, collective and
-// peer (and piece: collectives/cost.h). For the smallest buffers a communicator may select an
-// algorithm that sends more. algorithm_of returns its name.
+// (h-1)/h Psi E_v each. With zero_quantized_weights a gather over dp sends (1 + 1/32) bytes an
+// element in place of E_v, and with zero_quantized_gradients the reduction sends c = 1/2 + 1/32 in
+// place of E_w, in one hop over dp, (d-1)/d Psi c, or in two: (h-1)/h Psi c between the h near
+// ranks and (d/h-1)/d Psi c to the other hosts. Without reduce_scatters, stages 1 and 2 send 2 E_w
+// for each E_w. With gradient_compression, stages 0 and 1 send the bytes of
+// collectives/compression/volume.h for each segment in place of E_w. With stage3_max_reuse_distance
+// u is the number of uses that find their part not gathered: 1 if the distance is above Psi (after
+// a first pass, which keeps nothing). With pipelines u counts the uses of a chunk's parts in a
+// forward and a backward; every pass of a chunk sends its own buckets. A tied embedding's gradients
+// are all-reduced over the two stages once per step, from stage 2 on only the rank's shard. All in
+// one message for each bucket, collective and peer (and piece: collectives/cost.h). For the
+// smallest buffers a communicator may select an algorithm that sends more. algorithm_of returns its
+// name.
 
 #include <optional>
 #include <string_view>
@@ -99,6 +103,8 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 //               a bucket on the wire, if communication_data_type differs
 //   optimizer   states of the owned elements (optimizer.h)
 //   buffers     the decay mask and the norm's doubles, and the staging of allgather_bucket_size;
+//               the codes of zero_quantized_weights and _gradients, for the largest bucket, and
+//               between two hops the sums of d/h shards in float;
 //               with LAMB its sums and scratch (zero/stages/lamb.h) in place of the mask; with
 //               Muon the mask of AdamW's elements, a bucket's directions, a matrix and its square
 //               twice (zero/matrices/muon.h); with Adafactor LAMB's sums, the means, two matrices

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "zero/zero_plus_plus/quantized_gradients.h"
+
 namespace zero {
 
 using machine::Operation;
@@ -21,11 +23,17 @@ void Reducer::reduce(std::size_t index, const Tensor& gradients, const OverDp& o
           ? gradients
           : Tensor(context_.device(), wire_dtype, {gradients.size()}, Category::gradients);
   under_way_ = {gradients, wire, 0};
-  const bool whole = context_.all_reduces();
-  under_way_->ticket = transfers_.start(
-      whole ? Operation::all_reduce : Operation::reduce_scatter, wire_dtype,
-      whole ? wire.size() : context_.layout().shard_elements(bucket),
-      fmt::format("gradients of bucket {}", index), [=] { over_dp(gradients, wire); });
+  struct Sent {
+    Operation operation;
+    Dtype dtype;
+    std::int64_t count;
+  } sent{Operation::reduce_scatter, wire_dtype, context_.layout().shard_elements(bucket)};
+  if (context_.all_reduces()) sent = {Operation::all_reduce, wire_dtype, wire.size()};
+  if (context_.options.plus_plus.quantized_gradients)  // both hops together send what one sends
+    sent = {Operation::all_to_all, Dtype::uint8, gradient_code_bytes(context_.layout(), bucket)};
+  under_way_->ticket = transfers_.start(sent.operation, sent.dtype, sent.count,
+                                        fmt::format("gradients of bucket {}", index),
+                                        [=] { over_dp(gradients, wire); });
   if (!context_.options.overlap_comm) collect();
 }
 

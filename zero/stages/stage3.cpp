@@ -20,6 +20,16 @@ Stage3::Stage3(StepContext context) : Stage2(std::move(context)), live_(layout()
   if (context_.options.plus_plus.has_secondary())
     secondary_ = std::make_unique<SecondaryShards>(states.device(), dtype, layout(),
                                                    *context_.communicators.hpz);
+  if (context_.plan.dp > 1 && context_.options.plus_plus.quantized_weights)
+    quantized_weights_ = std::make_unique<QuantizedWeights>(states.device(), layout());
+  if (context_.plan.dp > 1 && context_.options.plus_plus.quantized_gradients) {
+    const bool two_hops =
+        first_hop(context_.options.plus_plus, context_.plan.dp) < context_.plan.dp;
+    quantized_gradients_ =
+        std::make_unique<QuantizedGradients>(states.device(), layout(), *context_.communicators.dp,
+                                             two_hops ? context_.communicators.qgz_near : nullptr,
+                                             two_hops ? context_.communicators.qgz_far : nullptr);
+  }
   gathered_.resize(live_.size());
   std::int64_t elements = 0;
   for (const Bucket& bucket : layout().buckets) {
@@ -116,24 +126,41 @@ void Stage3::fetch(int index) {
     return;
   }
   gathered_[at] = micro_batches_.is_open();
-  const bool fills = secondary_ && secondary_->take(at);
+  const bool codes = quantized_weights_ && micro_batches_.is_open() && bucket.shards > 1;
+  // The other gathers of a pass must see the values that forward sees.
+  const bool fills = secondary_ && codes == (quantized_weights_ != nullptr) && secondary_->take(at);
   const Tensor own =
       offloaded_ ? whole.slice(shard * context_.shard_index(bucket), {shard}) : shard_of(at);
   const std::function<void()> bring =
       offloaded_ ? offloaded_->bring(index, own) : std::function<void()>();
   live.ticket = transfers_.start(
-      machine::Operation::all_gather, context_.plan.value_dtype, shard, what,
-      [this, at, own, whole, bring, fills, &bucket] {
+      machine::Operation::all_gather, codes ? Dtype::uint8 : context_.plan.value_dtype,
+      codes ? weight_code_bytes(layout(), bucket) : shard, what,
+      [this, at, own, whole, bring, fills, codes, &bucket] {
         if (bring) {
           const machine::During moving(machine::Part::offload);
           bring();
+          if (codes && context_.transfers_apart())  // bring copies in the device's stream
+            context_.transfer_stream().wait(*context_.device().stream().record());
         }
-        if (bucket.shards > 1)
+        if (codes)
+          quantized_weights_->gather(*context_.holders(bucket), own, whole,
+                                     context_.transfer_stream(), context_.options.all_gather);
+        else if (bucket.shards > 1)
           context_.holders(bucket)->all_gather(own, whole, context_.options.all_gather);
         else if (!bring)
           context_.device().stream().copy(whole.data(), own.data(), own.bytes());
         if (fills) secondary_->fill(at, whole, context_.transfer_stream());
       });
+}
+
+Tensor Stage3::sum_over_dp(const Bucket& bucket, const Tensor& gradients,
+                           const Tensor& wire) const {
+  if (!quantized_gradients_) return Stage2::sum_over_dp(bucket, gradients, wire);
+  const std::int64_t shard = layout().shard_elements(bucket);
+  const Tensor own = gradients.slice(shard * context_.shard_index(bucket), {shard});
+  quantized_gradients_->sum(gradients, own, context_.transfer_stream(), context_.transfers_apart());
+  return own;
 }
 
 void Stage3::drop(int index) {

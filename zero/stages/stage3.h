@@ -14,7 +14,9 @@
 // A use outside of passes (evaluation, oracles) gathers and frees in the same way.
 //
 // With zero_hpz_partition_size (zero_plus_plus/secondary_shards.h) only the first gather of a
-// bucket in a micro-batch runs over dp.
+// bucket in a micro-batch runs over dp. With zero_quantized_weights (quantized_weights.h) gathers
+// over dp in a pass send codes, and with zero_quantized_gradients (quantized_gradients.h) so does
+// the reduction.
 //
 // With offload_param (offload_param.h) the shards of gathered buckets are not on the device. They
 // are copied to their place when a bucket is gathered, and are read ahead in that order.
@@ -23,6 +25,8 @@
 
 #include "zero/stages/prefetch.h"
 #include "zero/stages/stage2.h"
+#include "zero/zero_plus_plus/quantized_gradients.h"
+#include "zero/zero_plus_plus/quantized_weights.h"
 #include "zero/zero_plus_plus/secondary_shards.h"
 
 namespace zero {
@@ -46,6 +50,8 @@ class Stage3 final : public Stage2 {
     bool stays = false;  // gathered after its last use
   };
   Published published(std::size_t bucket) const override;
+  Tensor sum_over_dp(const Bucket& bucket, const Tensor& gradients,
+                     const Tensor& wire) const override;
   void close_pass() override;
   void values_changed() override;
   std::vector<int> buckets_of(const Part& part) const;  // without persistent ones
@@ -61,9 +67,11 @@ class Stage3 final : public Stage2 {
   std::unique_ptr<OffloadedValues> offloaded_;
   OffloadTraffic moved_before_;                 // before the first step
   std::unique_ptr<SecondaryShards> secondary_;  // null without
-  std::vector<bool> gathered_;                  // by bucket, in this pass
-  std::vector<Live> live_;                      // by bucket
-  struct Known {                                // of the previous pass of a number
+  std::unique_ptr<QuantizedWeights> quantized_weights_;
+  std::unique_ptr<QuantizedGradients> quantized_gradients_;
+  std::vector<bool> gathered_;  // by bucket, in this pass
+  std::vector<Live> live_;      // by bucket
+  struct Known {                // of the previous pass of a number
     Uses uses;
     Uses stay;  // buckets that stay gathered (stage3_max_reuse_distance)
     std::vector<std::vector<int>> ahead;

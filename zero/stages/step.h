@@ -150,7 +150,8 @@ class Step {
                               const Tensor& wire) = 0;
   // Sums a bucket's gradients on the wire, and returns the sums that this rank owns, in the wire's
   // dtype: all in stage 0, else its shard. Overwrites both tensors.
-  Tensor sum_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) const;
+  virtual Tensor sum_over_dp(const Bucket& bucket, const Tensor& gradients,
+                             const Tensor& wire) const;
   // Returns the summed gradients of a range that this rank owns.
   virtual Tensor gradients(Range range) const { return context_.states.gradients(range); }
   virtual Published published(std::size_t index) const;

@@ -64,7 +64,11 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
   check(options.plus_plus, {.stage = stage,
                             .dp = plan.dp,
                             .ep = plan.ep,
-                            .offloads_values = options.offload_param.offloads()});
+                            .offloads_values = options.offload_param.offloads(),
+                            .values = plan.value_dtype,
+                            .gradients = plan.gradient_dtype,
+                            .wire = options.communication_data_type,
+                            .predivision = predivision(options, plan.dp)});
   check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
   return options;
@@ -101,6 +105,11 @@ StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan
     check(communicators.hpz, "hpz", size);
     SHARDMARK_CHECK(communicators.hpz->rank(), ==, dp_rank() % size);
     if (transfers_apart()) SHARDMARK_CHECK(communicators.hpz->link().has_own_stream(), ==, true);
+  }
+  if (const int near = first_hop(this->options.plus_plus, plan.dp);
+      this->options.plus_plus.quantized_gradients && near < plan.dp) {
+    check(communicators.qgz_near, "qgz_near", near);
+    check(communicators.qgz_far, "qgz_far", plan.dp / near);
   }
   for (const Segment& segment : layout().segments)
     for (const Over over : segment.reduce)

@@ -19,6 +19,8 @@ struct Communicators {
   collectives::Communicator* embedding = nullptr;
   collectives::Communicator* edp = nullptr;
   collectives::Communicator* hpz = nullptr;  // zero_plus_plus/secondary_shards.h
+  // zero_plus_plus/quantized_gradients.h; null if there is one hop
+  collectives::Communicator *qgz_near = nullptr, *qgz_far = nullptr;
 
   collectives::Communicator* over(Over group) const {
     return group == Over::embedding ? embedding

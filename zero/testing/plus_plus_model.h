@@ -12,6 +12,7 @@
 #include "machine/world/world.h"
 #include "zero/cost/cost.h"
 #include "zero/stages/step.h"
+#include "zero/zero_plus_plus/quantized_gradients.h"
 #include "zero/zero_plus_plus/secondary_shards.h"
 
 namespace zero::testing {
@@ -24,7 +25,7 @@ struct PlusPlusModel {
 
   std::vector<collectives::Parameter> parameters;
   collectives::Communicator dp;
-  std::unique_ptr<collectives::Communicator> hpz;
+  std::unique_ptr<collectives::Communicator> hpz, near, far;
   GradientPlan plan;
   std::unique_ptr<FlatStates> states;
   std::unique_ptr<Step> step;
@@ -41,6 +42,13 @@ struct PlusPlusModel {
     if (hosts > 1)
       hpz = std::make_unique<collectives::Communicator>(
           world, secondary_group(world.group(), hosts), machine::Transport::shared_memory);
+    const int hop = first_hop(options.plus_plus, world.size());
+    if (options.plus_plus.quantized_gradients && hop < world.size()) {
+      near = std::make_unique<collectives::Communicator>(world, near_group(world.group(), hop),
+                                                         machine::Transport::shared_memory);
+      far = std::make_unique<collectives::Communicator>(world, far_group(world.group(), hop),
+                                                        machine::Transport::shared_memory);
+    }
     options.all_gather = options.reduce_scatter = "direct";
     plan =
         gradient_plan(part({0, 1, 2, 3, 4, 5, 6}), dtype,
@@ -54,7 +62,9 @@ struct PlusPlusModel {
         values.push_back(2 * machine::uniform(row, static_cast<std::uint64_t>(i)) - 1);
       from_doubles(parameters[row].value, values);
     }
-    step = make_step(3, *states, plan, {.dp = &dp, .hpz = hpz.get()}, std::move(options));
+    step = make_step(3, *states, plan,
+                     {.dp = &dp, .hpz = hpz.get(), .qgz_near = near.get(), .qgz_far = far.get()},
+                     std::move(options));
   }
 
   Step::Part part(const std::vector<int>& of) {

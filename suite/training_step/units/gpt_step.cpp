@@ -201,6 +201,20 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   add_expert_slices(sweep);
   add_frozen_slices(sweep);
   add_8_bit_slices(sweep);
+  // Covers values in 8 and gradients in 4 bits on the wire: alone, with replicas over tp, and in
+  // the passes of a pipeline with a table that two stages hold. Secondary shards:
+  // zero_plus_plus_test.
+  const auto coded = [](const char* weights, const char* gradients) {
+    return Variations{vary("zero-stage", {"3"}), vary("zero_quantized_weights", {weights}),
+                      vary("zero_quantized_gradients", {gradients})};
+  };
+  add(full, "quantized", coded("on", "on") + Variations{floats},
+      grids({2, 4, 8}, {1, 2}, {1, 2}, {2, 4}));
+  add({smoke}, "quantized", coded("on", "on") + Variations{tiny, batch, in_bfloat16},
+      grids({4}, {1}, {1}, {4}));
+  add({smoke}, "quantized", coded("off", "on") + Variations{tiny, batch, rows_cut}, tp_and_dp);
+  add({smoke}, "quantized", coded("on", "off") + Variations{tiny, batch, rows_cut}, tp_and_dp);
+  add({smoke}, "quantized", coded("on", "on") + Variations{tiny, batch}, grids({4}, {1}, {2}, {2}));
   add(full, "overlap", held + Variations{overlap}, tp_and_dp);
   add({smoke}, "overlap", {tiny, batch, rows_cut, overlap, vary("schedule", {"1f1b", "zb_h1"})},
       tp_and_pp);
