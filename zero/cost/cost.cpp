@@ -8,6 +8,7 @@
 #include "zero/cost/memory_cost.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
+#include "zero/one_bit/one_bit_adam.h"
 #include "zero/optimizers/global_norm.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
@@ -59,6 +60,12 @@ bool compresses(const GradientPlan& plan, const StepOptions& options) {
   return plan.dp > 1 && !options.gradient_compression.algorithm.empty();
 }
 
+// Options whose compressed sums are those of momenta.
+StepOptions of_momenta(StepOptions options) {
+  options.gradient_compression = {.algorithm = "one_bit"};
+  return options;
+}
+
 collectives::CompressedCall call_of(std::size_t segment, const GradientPlan& plan,
                                     const Layout& layout, const StepOptions& options,
                                     const Selected& selected) {
@@ -76,7 +83,7 @@ void add_compressed(Calls& calls, const Bucket& bucket, const GradientPlan& plan
       const std::uint64_t part =
           bytes / static_cast<std::uint64_t>(plan.dp - 1) / size_of(label.dtype);
       calls.add("dp", label.operation, label.dtype, plan.dp, static_cast<std::int64_t>(part), 1,
-                "compressed gradients");
+                sums_momenta(options.rule) ? "compressed momenta" : "compressed gradients");
     }
 }
 
@@ -244,6 +251,10 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen) continue;
+    if (sums_momenta(options.rule)) {
+      if (plan.dp > 1) add_compressed(calls, bucket, plan, layout, of_momenta(options), selected);
+      continue;
+    }
     if (compresses(plan, options)) {
       add_compressed(calls, bucket, plan, layout, options, selected);
       continue;
@@ -260,6 +271,8 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   calls.add("pp", Operation::all_gather, Dtype::float64, plan.pp, partials, 1, "norm");
   if (norm_sharded)
     calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, partials, 1, "norm");
+  if (sums_momenta(options.rule))
+    calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, 1, 1, "norms of replicas");
   if (std::holds_alternative<Adafactor>(options.rule)) {
     const Factors means = factors(plan, layout);
     const Dtype wide = collectives::gradient_dtype(plan.value_dtype);
@@ -285,7 +298,7 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
 std::string_view asked_algorithm(const CollectiveCalls& calls, const StepOptions& options) {
   return calls.operation == Operation::all_reduce       ? options.all_reduce
          : calls.operation == Operation::reduce_scatter ? options.reduce_scatter
-         : calls.operation == Operation::broadcast || calls.what == "compressed gradients"
+         : calls.operation == Operation::broadcast || calls.what.starts_with("compressed")
              ? std::string_view()
              : std::string_view(options.all_gather);
 }
@@ -347,7 +360,8 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
   const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
   const ValueBytes away = value_bytes(value_slots(layout, options.offload_param), plan.value_dtype,
                                       options.offload_param);
-  std::size_t compression = 0;
+  const bool one_bit = std::holds_alternative<OneBitAdam>(rule);
+  std::size_t compression = one_bit ? one_bit_bytes_held(layout, plan.dp) : 0;
   for (std::size_t i = 0; i < layout.segments.size() && compresses(plan, options); ++i)
     compression += collectives::bytes_held(options.gradient_compression.algorithm,
                                            call_of(i, plan, layout, options, selected));
@@ -356,6 +370,7 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
           states.device_optimizer,
           states.device_buffers +
               bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging +
+              (one_bit ? bytes_of(one_bit_norms(plan.dp), Dtype::float64) : 0) +
               (std::holds_alternative<Lamb>(rule) ? lamb_buffers(plan, layout, sharded) : 0),
           states.host_optimizer,
           states.host_buffers + away.buffers,
