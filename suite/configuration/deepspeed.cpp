@@ -84,6 +84,13 @@ struct Reader {
 
   void without_field(const Key& key, const Leaf& leaf) {
     bool asks = leaf.kind == Leaf::Kind::list || !key.takes(leaf.value);
+    // DeepSpeed's 1-bit Adam reads the key and never corrects the bias.
+    if (key.deepspeed == "optimizer.params.bias_correction" &&
+        std::ranges::any_of(leaves, [](const Leaf& other) {
+          return other.path == "optimizer.type" &&
+                 (other.value == Value("OneBitAdam") || other.value == Value("one_bit_adam"));
+        }))
+      asks = false;
     if (leaf.kind == Leaf::Kind::object) {
       asks = !std::ranges::any_of(leaves, [&](const Leaf& other) {
         return other.path == leaf.path + ".enabled" && other.value == Value(false);

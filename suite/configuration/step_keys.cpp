@@ -15,7 +15,7 @@ using Config = const TrainingConfig&;
 
 constexpr double below_one = 1 - 0x1p-53, tiny = 1e-300;
 constexpr std::string_view one_bit =
-    "a step sums gradients, not momenta (compressed_all_reduce --algorithm one_bit runs the sum)";
+    "of the 1-bit optimizers only 1-bit Adam (one_bit_adam) is implemented";
 constexpr Limits degree() { return {.least = 1, .most = 1e5}; }
 
 const Needs half{"fp16.enabled",
@@ -32,15 +32,18 @@ bool is_one_of(Config c, std::initializer_list<std::string_view> types) {
 }
 const Needs adamw{"optimizer.type AdamW", [](Config c) { return is_one_of(c, {"adamw"}); }};
 const Needs lamb{"optimizer.type Lamb", [](Config c) { return is_one_of(c, {"lamb"}); }};
+const Needs one_bit_adam{"optimizer.type OneBitAdam",
+                         [](Config c) { return is_one_of(c, {"one_bit_adam"}); }};
 const Needs muon{"optimizer.type Muon", [](Config c) { return is_one_of(c, {"muon"}); }};
 const Needs adafactor{"optimizer.type Adafactor",
                       [](Config c) { return is_one_of(c, {"adafactor"}); }};
-const Needs with_betas{"optimizer.type AdamW, Lamb, Lion or Muon", [](Config c) {
-                         return is_one_of(c, {"adamw", "lamb", "lion", "muon"});
+const Needs with_betas{"optimizer.type AdamW, Lamb, Lion, Muon or OneBitAdam", [](Config c) {
+                         return is_one_of(c, {"adamw", "lamb", "lion", "muon", "one_bit_adam"});
                        }};
-const Needs with_epsilon{"optimizer.type AdamW, Lamb, Muon or RMSprop", [](Config c) {
-                           return is_one_of(c, {"adamw", "lamb", "muon", "rmsprop"});
-                         }};
+const Needs with_epsilon{
+    "optimizer.type AdamW, Lamb, Muon, OneBitAdam or RMSprop", [](Config c) {
+      return is_one_of(c, {"adamw", "lamb", "muon", "one_bit_adam", "rmsprop"});
+    }};
 const Needs with_momentum{"optimizer.type SGD or Muon", [](Config c) {
                             return is_one_of(c, {"sgd", "muon"});
                           }};
@@ -119,12 +122,14 @@ std::vector<Key> step_keys() {
            {.choices = {"uniform", "parameters", "profile"}, .synonyms = {{"best", "uniform"}}}),
       axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
       axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
-           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon", "adafactor"},
-            .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}, {"dist_muon", "muon"}},
-            .refused = {{"OneBitAdam", one_bit},
-                        {"OneBitLamb", one_bit},
+           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon", "adafactor",
+                        "one_bit_adam"},
+            .synonyms = {{"Adam", "adamw"},
+                         {"FusedLamb", "lamb"},
+                         {"dist_muon", "muon"},
+                         {"OneBitAdam", "one_bit_adam"}},
+            .refused = {{"OneBitLamb", one_bit},
                         {"ZeroOneAdam", one_bit},
-                        {"one_bit_adam", one_bit},
                         {"one_bit_lamb", one_bit}}}),
       axis("offload_optimizer", "zero_optimization.offload_optimizer.device",
            AT(zero.options.offload_optimizer.device), "storage of the optimizer's states",
@@ -218,6 +223,8 @@ std::vector<Key> step_keys() {
           &adafactor),
       row("--adafactor-clip-threshold", "optimizer.params.clip_threshold",
           AT(optimizer.clip_threshold), {.least = tiny, .most = 1e30}, &adafactor),
+      row("--freeze-step", "optimizer.params.freeze_step", AT(optimizer.freeze_step),
+          {.least = 1, .most = 1e9}, &one_bit_adam),
       row("", "optimizer.params.alpha", AT(optimizer.smoothing), {.most = below_one}, &rmsprop),
       row("", "optimizer.params.max_coeff", AT(optimizer.max_coeff), {.least = tiny, .most = 1e30},
           &lamb),

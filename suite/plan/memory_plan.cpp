@@ -27,7 +27,8 @@ struct Widths {
 Widths widths(const TrainingConfig& training) {
   const bool narrow = training.precision.dtype != machine::Dtype::float32;
   const TrainingConfig::Optimizer& optimizer = training.optimizer;
-  const bool two = optimizer.type == "adamw" || optimizer.type == "lamb";
+  const bool two =
+      optimizer.type == "adamw" || optimizer.type == "lamb" || optimizer.type == "one_bit_adam";
   const bool none =
       optimizer.type == "adafactor" || (optimizer.type == "sgd" && optimizer.momentum == 0);
   const double moments = two ? 8 : none ? 0 : 4;

@@ -116,6 +116,11 @@ double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradi
     return matrix.columns > 0
                ? muons(*muon, gradient, relative, matrix)
                : adams(muon->learning_rate, muon->epsilon, gradient, relative, factor);
+  if (const auto* one_bit = std::get_if<zero::OneBitAdam>(&rule)) {
+    const double grown = 1 / std::sqrt(1 - one_bit->beta2);
+    return adams(one_bit->learning_rate * (1 - one_bit->beta1) * grown, one_bit->epsilon * grown,
+                 gradient, relative, factor);
+  }
   if (std::holds_alternative<zero::Adafactor>(rule))
     throw std::logic_error("Adafactor's first step has no bound");
   if (const auto* lion = std::get_if<zero::Lion>(&rule))

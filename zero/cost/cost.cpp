@@ -348,7 +348,7 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen || plan.dp == 1) continue;
-    if (wire != plan.gradient_dtype && stage < 2)
+    if (wire != plan.gradient_dtype && stage < 2 && !sums_momenta(rule))
       on_wire = std::max(on_wire, bytes_of(bucket.range.size(), wire));
     const std::int64_t shard = layout.shard_elements(bucket);
     const std::int64_t run = publish_run(shard, bucket.shards, options.allgather_bucket_size);

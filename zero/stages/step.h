@@ -122,6 +122,7 @@ class Step {
   // The optimizer of the elements that this rank updates: all of the flat buffers, or its shard of
   // each bucket.
   OwnedOptimizer& optimizer() { return *optimizer_; }
+  const OwnedOptimizer& optimizer() const { return *optimizer_; }
   // The bytes that offload_optimizer and offload_param have moved so far, and a note for the
   // record.
   virtual OffloadTraffic moved() const { return optimizer_->moved(); }

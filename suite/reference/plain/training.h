@@ -18,8 +18,9 @@
 //   update      Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019,
 //               arXiv:1711.05101), Lion (Chen et al. 2023, arXiv:2302.06675), LAMB (You et al.
 //               2019, arXiv:1904.00962), Muon (Jordan et al. 2024) with AdamW of what is not a
-//               matrix, Adafactor (Shazeer and Stern 2018, arXiv:1804.04235), RMSProp, SGD with
-//               momentum; weights decay, biases and gains do not
+//               matrix, Adafactor (Shazeer and Stern 2018, arXiv:1804.04235), 1-bit Adam (Tang et
+//               al. 2021, arXiv:2102.02888), RMSProp, SGD with momentum; weights decay, biases and
+//               gains do not
 
 #include <cstdint>
 #include <map>
@@ -57,13 +58,24 @@ struct Model {
 };
 
 struct Rule {
-  enum class Kind : unsigned char { sgd, rmsprop, adam, adamw, lion, lamb, muon, adafactor };
+  enum class Kind : unsigned char {
+    sgd,
+    rmsprop,
+    adam,
+    adamw,
+    lion,
+    lamb,
+    muon,
+    adafactor,
+    one_bit_adam
+  };
   Kind kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
   double momentum = 0, smoothing = 0.99;          // of SGD and Muon, and of RMSProp
   double least_ratio = 0.01, largest_ratio = 10;  // of LAMB's norms of a parameter and its update
   Muon muon = {};
   double decay_rate = 0.8, largest_update = 1;  // of Adafactor
+  std::int64_t freeze_step = 0;                 // updates before 1-bit Adam's variance is constant
   double largest_norm = 0;                      // of the gradient; 0: not clipped
 };
 
@@ -127,7 +139,7 @@ class Training {
 
   // Computes loss and gradients, and updates with that learning rate unless the step is skipped.
   // sums: the gradients that the norm and the update use in place of those that this computes (of
-  // compressed gradients), by parameter.
+  // compressed gradients), by parameter; the momenta, once 1-bit Adam's variance is constant.
   using Sums = std::map<std::string, std::vector<double>>;
   Step step(const Batch& batch, double learning_rate, bool skip, const Sums* sums = nullptr);
 
@@ -137,6 +149,11 @@ class Training {
   // Adds `shift` to one element of a parameter, for difference quotients.
   void move(const std::string& name, std::size_t element, double shift) {
     parameters_.at(name).value[element] += shift;
+  }
+  // Adds a shift to each element of a parameter, for values that are rounded before their use.
+  void move(const std::string& name, const std::vector<double>& shifts, double times = 1) {
+    std::vector<double>& value = parameters_.at(name).value;
+    for (std::size_t i = 0; i < value.size(); ++i) value[i] += times * shifts[i];
   }
 
  private:
@@ -213,6 +230,9 @@ class Training {
                                   const Sums* sums) const {
     return sums ? sums->at(name) : parameter.gradient;
   }
+  // sum: the momentum, or null if this computes it.
+  void one_bit_step(double factor, double learning_rate, const std::vector<double>& gradient,
+                    const std::vector<double>* sum, Parameter& parameter) const;
   void adafactor_step(double factor, double learning_rate, const std::vector<double>& gradient,
                       Parameter& parameter) const;
   void update(double factor, double learning_rate, const Sums* sums);

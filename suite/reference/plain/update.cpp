@@ -41,6 +41,24 @@ void Training::adafactor_step(double factor, double learning_rate,
   }
 }
 
+// Adam without correction of the bias. An element that had no gradient before its variance is
+// constant only decays.
+void Training::one_bit_step(double factor, double learning_rate,
+                            const std::vector<double>& gradient, const std::vector<double>* sum,
+                            Parameter& parameter) const {
+  const bool constant = updates_ > rule_.freeze_step;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double g = factor * gradient[i];
+    double &first = parameter.first_moment[i], &second = parameter.second_moment[i];
+    double& value = parameter.value[i];
+    first = constant && sum ? (*sum)[i] : rule_.beta1 * first + (1 - rule_.beta1) * g;
+    if (!constant) second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
+    double change = parameter.decays ? rule_.decay * value : 0;
+    if (!constant || second > 0) change += first / (std::sqrt(second) + rule_.epsilon);
+    value -= learning_rate * change;
+  }
+}
+
 void Training::update(double factor, double learning_rate, const Sums* sums) {
   ++updates_;
   const auto step = static_cast<double>(updates_);
@@ -52,6 +70,10 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
     const std::vector<double>& gradient = used(name, parameter, sums);
     if (rule_.kind == adafactor) {
       adafactor_step(factor, learning_rate, gradient, parameter);
+      continue;
+    }
+    if (rule_.kind == one_bit_adam) {
+      one_bit_step(factor, learning_rate, gradient, sums ? &gradient : nullptr, parameter);
       continue;
     }
     if (rule_.kind == muon && parameter.hidden) {
