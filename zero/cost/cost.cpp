@@ -8,7 +8,7 @@
 #include "zero/cost/memory_cost.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
-#include "zero/one_bit/one_bit_adam.h"
+#include "zero/one_bit/one_bit_lamb.h"
 #include "zero/optimizers/global_norm.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
@@ -282,8 +282,12 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
       calls.add("dp", Operation::all_reduce, wide, plan.dp, means.elements, 1,
                 "means of rows and columns");
   }
+  const bool one_bit_lamb = std::holds_alternative<OneBitLamb>(options.rule);
+  if (one_bit_lamb && sums_momenta(options.rule))
+    calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, one_bit_quotients(plan), 1,
+              "quotients of variances");
   if (std::holds_alternative<Lamb>(options.rule) ||
-      std::holds_alternative<Adafactor>(options.rule)) {
+      std::holds_alternative<Adafactor>(options.rule) || one_bit_lamb) {
     const std::int64_t sums = parameter_sums(plan, layout, sharded).own;
     calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, sums, 1, "norms of parameters");
     if (sharded)
@@ -360,17 +364,20 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
   const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
   const ValueBytes away = value_bytes(value_slots(layout, options.offload_param), plan.value_dtype,
                                       options.offload_param);
-  const bool one_bit = std::holds_alternative<OneBitAdam>(rule);
+  const bool one_bit = freeze_step(rule).has_value();
+  const OneBitLambBytes lamb = std::holds_alternative<OneBitLamb>(rule)
+                                   ? one_bit_lamb_bytes(plan, layout)
+                                   : OneBitLambBytes();
   std::size_t compression = one_bit ? one_bit_bytes_held(layout, plan.dp) : 0;
   for (std::size_t i = 0; i < layout.segments.size() && compresses(plan, options); ++i)
     compression += collectives::bytes_held(options.gradient_compression.algorithm,
                                            call_of(i, plan, layout, options, selected));
   return {bytes_of(values, plan.value_dtype),
           gradients + on_wire,
-          states.device_optimizer,
+          states.device_optimizer + lamb.states,
           states.device_buffers +
               bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging +
-              (one_bit ? bytes_of(one_bit_norms(plan.dp), Dtype::float64) : 0) +
+              (one_bit ? bytes_of(one_bit_norms(plan.dp), Dtype::float64) : 0) + lamb.buffers +
               (std::holds_alternative<Lamb>(rule) ? lamb_buffers(plan, layout, sharded) : 0),
           states.host_optimizer,
           states.host_buffers + away.buffers,

@@ -129,6 +129,7 @@ void compare(const PlainStep& before, const Values& momentum, const RangeStates&
   expect_near(to_doubles(after.master), w, w_bound, "master");
 }
 
+// Expectations, not assertions: the other ranks wait for each gather.
 void train(machine::World& world, machine::Degrees degrees, Dtype dtype, double clip,
            Dtype gradients) {
   Trained trained(world, degrees, dtype, clip, gradients);
@@ -205,11 +206,11 @@ void train(machine::World& world, machine::Degrees degrees, Dtype dtype, double 
     compare(before, got, after, frozen);
     const Values master = to_doubles(after.master), values = to_doubles(after.values);
     for (std::size_t i = 0; i < values.size(); ++i)
-      ASSERT_LE(std::abs(values[i] - master[i]),
+      EXPECT_LE(std::abs(values[i] - master[i]),
                 dtype == Dtype::float32 ? 0 : machine::unit_roundoff(dtype) * std::abs(master[i]));
-    for (const double gradient : to_doubles(trained.states.gradients())) ASSERT_EQ(gradient, 0);
+    for (const double gradient : to_doubles(trained.states.gradients())) EXPECT_EQ(gradient, 0);
     // Padding stays zero, although codes have no zero.
-    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_TRUE(used[i] || values[i] == 0) << i;
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(used[i] || values[i] == 0) << i;
   }
   EXPECT_EQ(smallest_clip < 1, clip < 1);
 }

@@ -10,6 +10,7 @@
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
 #include "zero/one_bit/one_bit_adam.h"
+#include "zero/one_bit/one_bit_lamb.h"
 #include "zero/stages/data_parallel.h"
 #include "zero/stages/lamb.h"
 #include "zero/stages/stage1.h"
@@ -74,8 +75,9 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
     return;
   }
   const Rule& rule = context_.options.rule;
-  const bool one_bit = std::holds_alternative<OneBitAdam>(rule);
-  if (std::holds_alternative<Muon>(rule) || std::holds_alternative<Adafactor>(rule) || one_bit) {
+  const bool sums_momenta = freeze_step(rule).has_value();
+  if (std::holds_alternative<Muon>(rule) || std::holds_alternative<Adafactor>(rule) ||
+      sums_momenta) {
     const Communicators& groups = context_.communicators;
     const MatrixContext context{context_.device(),
                                 context_.plan,
@@ -86,11 +88,15 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
                                 context_.sharded,
                                 context_.options.all_gather,
                                 context_.options.all_reduce};
-    if (one_bit) {
-      auto adam = std::make_unique<OneBitAdamOptimizer>(
-          rule, context, owned.at(0), context_.options.gradient_compression.watch);
-      one_bit_ = adam.get();
-      optimizer_ = std::move(adam);
+    if (sums_momenta) {
+      CompressionWatch* const watch = context_.options.gradient_compression.watch;
+      std::unique_ptr<OneBitOptimizer> one_bit;
+      if (std::holds_alternative<OneBitAdam>(rule))
+        one_bit = std::make_unique<OneBitAdamOptimizer>(rule, context, owned.at(0), watch);
+      else
+        one_bit = std::make_unique<OneBitLambOptimizer>(rule, context, owned.at(0), watch);
+      one_bit_ = one_bit.get();
+      optimizer_ = std::move(one_bit);
     } else if (std::holds_alternative<Muon>(rule)) {
       optimizer_ = std::make_unique<MuonOptimizer>(rule, context, owned);
     } else {

@@ -64,16 +64,16 @@ namespace zero {
 struct StepResult {
   // The norm of the whole model's gradient, divided by the plan's divisor and the loss scale,
   // before clipping: the square root of the sum of squares in double. Infinite or NaN if any rank's
-  // gradient is; then no value is updated. If 1-bit Adam sums momenta, the largest of the norms of
-  // the ranks of dp, each of its own gradient times dp.
+  // gradient is; then no value is updated. If a 1-bit optimizer sums momenta, the largest of the
+  // norms of the ranks of dp, each of its own gradient times dp.
   double gradient_norm = 0;
   // min(1, clip_norm / gradient_norm); no epsilon is added. If momenta are summed, with the norm of
   // this rank.
   double clip_factor = 1;
-  bool updated = false;    // the same on all ranks
+  bool updated = false;  // the same on all ranks
 };
 
-class OneBitAdamOptimizer;
+class OneBitOptimizer;
 
 class Step {
  public:
@@ -132,7 +132,7 @@ class Step {
   const GradientPlan& plan() const { return context_.plan; }
   // Null without gradient compression, or at dp 1.
   const CompressedReduction* compressed() const { return compressed_.get(); }
-  // The device of residuals and codes of gradients or of 1-bit Adam's momenta; null without them.
+  // The device of residuals and codes of gradients or of momenta; null without them.
   const machine::Device* compression_host() const;
 
  protected:
@@ -191,7 +191,7 @@ class Step {
   std::unique_ptr<machine::Device> own_host_;  // if the options have no host
   machine::Device* host_ = nullptr;
   std::unique_ptr<OwnedOptimizer> optimizer_;
-  OneBitAdamOptimizer* one_bit_ = nullptr;  // optimizer_, if it is one
+  OneBitOptimizer* one_bit_ = nullptr;  // optimizer_, if it is one
   double divisor_, loss_scale_ = 1;
   bool reduced_ = false;
 };

@@ -9,7 +9,7 @@
 #include "machine/base/reject.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
-#include "zero/one_bit/one_bit_adam.h"
+#include "zero/one_bit/one_bit_momenta.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
 
