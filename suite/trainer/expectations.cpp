@@ -9,7 +9,7 @@
 #include "layers/models/gpt_memory.h"
 #include "suite/reference/boundary_traffic.h"
 #include "zero/cost/cost.h"
-#include "zero/one_bit/one_bit_adam.h"
+#include "zero/one_bit/one_bit_momenta.h"
 
 namespace suite {
 

@@ -10,7 +10,7 @@
 #include "suite/trainer/model_chunks.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
-#include "zero/one_bit/one_bit_adam.h"
+#include "zero/one_bit/one_bit_momenta.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
 
@@ -96,8 +96,8 @@ void validate_experts(const TrainingConfig& config) {
                     degrees.cp));
   if (!config.zero.options.gradient_compression.algorithm.empty())
     refuse("no gradient-compression, because its reference has no decisions of routers");
-  if (config.optimizer.type == "one_bit_adam" && config.shards() > 1)
-    refuse("no optimizer one_bit_adam, because its reference has no decisions of routers");
+  if (config.optimizer.is_one_bit() && config.shards() > 1)
+    refuse("no 1-bit optimizer, because its reference has no decisions of routers");
 }
 
 // Residuals of a skipped step would stay, and a new loss scale would not apply to them.
@@ -134,12 +134,12 @@ void validate_one_bit(const TrainingConfig& config, const zero::MatrixLimits& li
   check_one_bit(config.optimizer.rule(),
                 {config.zero.stage, config.shards(), limits.ep, limits.value_dtype, limits.offloads,
                  !limits.compression.empty()});
-  if (config.optimizer.type == "one_bit_adam" && config.shards() > 1 &&
+  if (config.optimizer.is_one_bit() && config.shards() > 1 &&
       config.transport != Transport::shared_memory && config.transport != Transport::mpi)
     throw std::invalid_argument(fmt::format(
-        "optimizer one_bit_adam requires transport shared_memory or mpi (got {}), because codes "
-        "are in host memory",
-        machine::name(config.transport)));
+        "optimizer {} requires transport shared_memory or mpi (got {}), because codes are in host "
+        "memory",
+        config.optimizer.type, machine::name(config.transport)));
 }
 
 void validate_8_bits(const TrainingConfig& config) {

@@ -84,6 +84,7 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
               : optimizer.type == "muon"         ? muon
               : optimizer.type == "adafactor"    ? adafactor
               : optimizer.type == "one_bit_adam" ? one_bit_adam
+              : optimizer.type == "one_bit_lamb" ? one_bit_lamb
               : optimizer.decoupled_decay        ? adamw
                                                  : adam;
   rule.beta1 = optimizer.betas[0];
@@ -103,6 +104,10 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
                .scale = optimizer.muon.scale_mode,
                .factor = optimizer.muon.extra_scale_factor};
   rule.freeze_step = optimizer.freeze_step;
+  rule.ratio_beta = optimizer.coeff_beta;
+  rule.least_factor = optimizer.factor_min;
+  rule.largest_factor = optimizer.factor_max;
+  rule.largest_change = optimizer.factor_threshold;
   rule.largest_norm = optimizer.clipping;
   return rule;
 }

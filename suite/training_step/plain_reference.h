@@ -33,8 +33,9 @@ History plain_history(const TrainingConfig& config, const Corpus& corpus,
                       const TrainingRouting& routing = {});
 
 // A training whose updates use given sums of gradients, one for each step, or given momenta after
-// 1-bit Adam's variance is constant. skipped: the steps that do not update; empty: no step. shifts:
-// returns what is added to a parameter while a step's gradients are computed; empty: nothing.
+// the variance of a 1-bit rule is constant. skipped: the steps that do not update; empty: no step.
+// shifts: returns what is added to a parameter while a step's gradients are computed; empty:
+// nothing.
 struct DrivenStep {
   double loss = 0, gradient_norm = 0;  // norm: of the given sums over the tokens, before clipping
   // The gradients of the sum of the losses, and the values after the update, by parameter.

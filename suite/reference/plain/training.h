@@ -19,8 +19,8 @@
 //               arXiv:1711.05101), Lion (Chen et al. 2023, arXiv:2302.06675), LAMB (You et al.
 //               2019, arXiv:1904.00962), Muon (Jordan et al. 2024) with AdamW of what is not a
 //               matrix, Adafactor (Shazeer and Stern 2018, arXiv:1804.04235), 1-bit Adam (Tang et
-//               al. 2021, arXiv:2102.02888), RMSProp, SGD with momentum; weights decay, biases and
-//               gains do not
+//               al. 2021, arXiv:2102.02888), 1-bit LAMB (Li et al. 2021, arXiv:2104.06069),
+//               RMSProp, SGD with momentum; weights decay, biases and gains do not
 
 #include <cstdint>
 #include <map>
@@ -67,7 +67,8 @@ struct Rule {
     lamb,
     muon,
     adafactor,
-    one_bit_adam
+    one_bit_adam,
+    one_bit_lamb
   };
   Kind kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
@@ -75,8 +76,10 @@ struct Rule {
   double least_ratio = 0.01, largest_ratio = 10;  // of LAMB's norms of a parameter and its update
   Muon muon = {};
   double decay_rate = 0.8, largest_update = 1;  // of Adafactor
-  std::int64_t freeze_step = 0;                 // updates before 1-bit Adam's variance is constant
-  double largest_norm = 0;                      // of the gradient; 0: not clipped
+  std::int64_t freeze_step = 0;  // updates before the 1-bit rules' variance is constant
+  // Of 1-bit LAMB.
+  double ratio_beta = 0.9, least_factor = 0.5, largest_factor = 4, largest_change = 0.1;
+  double largest_norm = 0;  // of the gradient; 0: not clipped
 };
 
 // A router's decisions for a micro-batch: moe_reference.h.
@@ -104,6 +107,9 @@ struct Parameter {
   bool hidden = false;       // Muon orthogonalizes it
   // Rows of a group that belong to its queries, its key and its value.
   std::vector<std::int64_t> parts{};
+  // 1-bit LAMB: a variance that is not constant, the mean of ratios, and the last factor.
+  std::vector<double> fresh_variance{};
+  double ratio = 0, factor = 1;
 };
 
 // The inputs and results of attention for one sequence. The columns of qkv are, for each group, its
@@ -139,7 +145,7 @@ class Training {
 
   // Computes loss and gradients, and updates with that learning rate unless the step is skipped.
   // sums: the gradients that the norm and the update use in place of those that this computes (of
-  // compressed gradients), by parameter; the momenta, once 1-bit Adam's variance is constant.
+  // compressed gradients), by parameter; the momenta, once a 1-bit rule's variance is constant.
   using Sums = std::map<std::string, std::vector<double>>;
   Step step(const Batch& batch, double learning_rate, bool skip, const Sums* sums = nullptr);
 
@@ -233,6 +239,8 @@ class Training {
   // sum: the momentum, or null if this computes it.
   void one_bit_step(double factor, double learning_rate, const std::vector<double>& gradient,
                     const std::vector<double>* sum, Parameter& parameter) const;
+  void one_bit_lamb_step(double factor, double learning_rate, const std::vector<double>& gradient,
+                         const std::vector<double>* sum, Parameter& parameter) const;
   void adafactor_step(double factor, double learning_rate, const std::vector<double>& gradient,
                       Parameter& parameter) const;
   void update(double factor, double learning_rate, const Sums* sums);

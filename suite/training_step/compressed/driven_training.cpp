@@ -94,6 +94,8 @@ void compare(harness::Judge& judge, const TrainingConfig& config, Trainer& train
   auto& [losses, exact, bounds, error] = training;
   const double u = unit_roundoff(config.precision.dtype);
   const double master = std::min(u, unit_roundoff(Dtype::float32));
+  // A master of values of 16 bits begins as a rounding, and the values are rounded from it.
+  const double rounded = u > master ? 2 * u : u;
   const int tp_rank = trainer.grid().coordinate(Axis::tp);
   double elements = 0;
   for (const auto& [name, values] : driven.exact.front().values)
@@ -119,6 +121,7 @@ void compare(harness::Judge& judge, const TrainingConfig& config, Trainer& train
                   std::vector{want.gradients.contains(name) ? 1.0 : 0.0});
       if (want.gradients.contains(name) && !got.skipped) {
         const Values& gradient = want.gradients.at(name);
+        const double size = got.terms.contains(name) ? got.terms.at(name) : norm(gradient);
         // Weights have the roundings of earlier updates too (4 * 1.03^depth: reference.h).
         const double depth = config.model.layers + 1 - parameter->layer;
         const double relative = gradient_epsilon(config, parameter->layer) +
@@ -126,12 +129,13 @@ void compare(harness::Judge& judge, const TrainingConfig& config, Trainer& train
         judge.numerics(
             fmt::format("{}, raw gradient of step {} before compression", name, step + 1),
             distance(got.gradients.at(name), shard(gradient, *parameter, tp_rank)),
-            relative * norm(gradient) + driven.gradients[step].at(name));
+            relative * size + driven.gradients[step].at(name));
       }
       const Values& value = want.values.at(name);
-      judge.numerics(fmt::format("{}, value after step {}", name, step + 1),
-                     distance(got.values.at(name), shard(value, *parameter, tp_rank)),
-                     driven.values[step].at(name) + (u + 2 * (number + 1) * master) * norm(value));
+      judge.numerics(
+          fmt::format("{}, value after step {}", name, step + 1),
+          distance(got.values.at(name), shard(value, *parameter, tp_rank)),
+          driven.values[step].at(name) + (rounded + 2 * (number + 1) * master) * norm(value));
     }
   }
 }

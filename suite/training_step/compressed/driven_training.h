@@ -48,6 +48,9 @@ struct JudgedStep {
   std::optional<double> gradient_norm = {};  // of the driving sums; empty: not compared
   bool skipped = false;
   ValuesByName gradients, values;  // gradients: this rank's parts of the exact sums over dp
+  // The sums of the norms of the replicas' gradients, to which the error of their sum is relative;
+  // empty: the norm of the sum.
+  std::map<std::string, double> terms = {};
 };
 
 // The losses of the ten steps, those of the plain training, the bounds of their differences and the

@@ -1,12 +1,14 @@
 #pragma once
-// The oracles of a training by 1-bit Adam over several replicas (--optimizer one_bit_adam):
+// The oracles of a training by 1-bit Adam or 1-bit LAMB over several replicas (--optimizer
+// one_bit_adam, one_bit_lamb):
 //
 //   gradient, update  as in driven_training.h. The driving sums are gradients before the variance
 //                     is constant, and then the summed momenta
 //   norms             of each replica's own gradient, with the factors that clip them, from the
 //                     gradients of all ranks in double
 //   momentum          that each rank forms, element by element, from its own last momentum and
-//                     gradient: two products and a sum of float
+//                     gradient: two products and a sum of float; with 1-bit LAMB times a constant
+//                     of its parameter
 //   sum               of momenta, bit for bit (suite/reference/one_bit_sums.h)
 //   volume, memory    of a step in both phases
 
@@ -20,7 +22,7 @@ namespace suite {
 // Returns whether replicas sum momenta after the warm-up.
 bool sums_momenta(const TrainingConfig& config);
 
-// Adds the cases of gpt_step with 1-bit Adam.
+// Adds the cases of gpt_step with these optimizers.
 void add_one_bit_slices(harness::Sweep<TrainingCase>& sweep);
 
 // exact is empty if the model is too large for plain loops; then only sums of momenta are judged.
