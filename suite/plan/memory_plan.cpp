@@ -124,6 +124,11 @@ Held paper(const TrainingConfig& training, const Holding& holding) {
     }
   }
   held.gpu.buffers = gpu_buffers(training, stage, psi, holding.parameters != "none");
+  // DeepSpeed keeps the errors of workers and server on the GPU.
+  if (stage == 0 && training.optimizer.is_one_bit() && training.shards() > 1) {
+    held.gpu.buffers += 4 * psi * (1 + 1 / as_double(training.shards()));
+    held.assumption += " + 4Ψ + 4Ψ/d (errors of codes)";
+  }
   if (training.activations.cpu_checkpointing && is_full(training))
     held.cpu.activations = std::exchange(held.gpu.activations, 0);
   return held;
