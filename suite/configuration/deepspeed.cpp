@@ -84,6 +84,14 @@ struct Reader {
 
   void without_field(const Key& key, const Leaf& leaf) {
     bool asks = leaf.kind == Leaf::Kind::list || !key.takes(leaf.value);
+    // DeepSpeed's 1-bit optimizers read the key and never correct the bias.
+    if (key.deepspeed == "optimizer.params.bias_correction" &&
+        std::ranges::any_of(leaves, [](const Leaf& other) {
+          const std::string* const type = std::get_if<std::string>(&other.value);
+          return other.path == "optimizer.type" && type &&
+                 (type->starts_with("OneBit") || type->starts_with("one_bit"));
+        }))
+      asks = false;
     if (leaf.kind == Leaf::Kind::object) {
       asks = !std::ranges::any_of(leaves, [&](const Leaf& other) {
         return other.path == leaf.path + ".enabled" && other.value == Value(false);

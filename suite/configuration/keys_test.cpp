@@ -68,6 +68,40 @@ TEST(Keys, FieldsParseTheirOwnText) {
   }
 }
 
+// DeepSpeed's 1-bit optimizers, with the keys of its tutorials.
+TEST(Keys, OneBitOptimizersAreDeepSpeeds) {
+  const Folder folder;
+  const auto resolved = [&](const std::string& type, const std::string& params) {
+    const std::string path = folder.path("ds_config.json");
+    write_bytes(path, R"({"train_batch_size": 2, "optimizer": {"type": ")" + type +
+                          R"(", "params": {"lr": 2e-4, "bias_correction": false, )" + params +
+                          R"("cuda_aware": false, "comm_backend_name": "nccl"}}})");
+    return resolve({.deepspeed_file = path, .gpus = 2});
+  };
+  const auto adam = std::get<zero::OneBitAdam>(
+      resolved("OneBitAdam", R"("freeze_step": 400, )").config.optimizer.rule());
+  EXPECT_EQ(adam.learning_rate, 2e-4);
+  EXPECT_EQ(adam.freeze_step, 400);
+  EXPECT_EQ(
+      std::get<zero::OneBitAdam>(resolved("OneBitAdam", "").config.optimizer.rule()).freeze_step,
+      100000);
+  const Resolved of_lamb = resolved(
+      "OneBitLamb", R"("freeze_step": 1000, "max_coeff": 0.3, "min_coeff": 0.01, "coeff_beta": 0.8,
+                       "factor_max": 3.0, "factor_min": 0.4, "factor_threshold": 0.2, )");
+  const auto lamb = std::get<zero::OneBitLamb>(of_lamb.config.optimizer.rule());
+  EXPECT_EQ(lamb.freeze_step, 1000);
+  EXPECT_EQ(lamb.min_coeff, 0.01);
+  EXPECT_EQ(lamb.max_coeff, 0.3);
+  EXPECT_EQ(lamb.coeff_beta, 0.8);
+  EXPECT_EQ(lamb.factor_max, 3);
+  EXPECT_EQ(lamb.factor_min, 0.4);
+  EXPECT_EQ(lamb.factor_threshold, 0.2);
+  std::string warnings;
+  for (const std::string& warning : of_lamb.warnings) warnings += warning + "\n";
+  expect_words(warnings, {"cuda_aware", "comm_backend_name", "transport"});
+  EXPECT_THROW(resolved("AdamW", ""), harness::UsageError);  // it corrects the bias
+}
+
 // Muon's defaults differ between Megatron-LM and DeepSpeed.
 class MuonKeys : public ::testing::Test {
  protected:

@@ -15,7 +15,8 @@ using Config = const TrainingConfig&;
 
 constexpr double below_one = 1 - 0x1p-53, tiny = 1e-300;
 constexpr std::string_view one_bit =
-    "a step sums gradients, not momenta (compressed_all_reduce --algorithm one_bit runs the sum)";
+    "of the 1-bit optimizers 1-bit Adam and 1-bit LAMB are implemented (one_bit_adam, "
+    "one_bit_lamb)";
 constexpr Limits degree() { return {.least = 1, .most = 1e5}; }
 
 const Needs half{"fp16.enabled",
@@ -31,16 +32,24 @@ bool is_one_of(Config c, std::initializer_list<std::string_view> types) {
   return std::ranges::find(types, c.optimizer.type) != types.end();
 }
 const Needs adamw{"optimizer.type AdamW", [](Config c) { return is_one_of(c, {"adamw"}); }};
-const Needs lamb{"optimizer.type Lamb", [](Config c) { return is_one_of(c, {"lamb"}); }};
+const Needs lamb{"optimizer.type Lamb or OneBitLamb", [](Config c) {
+                   return is_one_of(c, {"lamb", "one_bit_lamb"});
+                 }};
+const Needs one_bit_lamb{"optimizer.type OneBitLamb",
+                         [](Config c) { return is_one_of(c, {"one_bit_lamb"}); }};
+const Needs one_bits{"optimizer.type OneBitAdam or OneBitLamb",
+                     [](Config c) { return c.optimizer.is_one_bit(); }};
 const Needs muon{"optimizer.type Muon", [](Config c) { return is_one_of(c, {"muon"}); }};
 const Needs adafactor{"optimizer.type Adafactor",
                       [](Config c) { return is_one_of(c, {"adafactor"}); }};
-const Needs with_betas{"optimizer.type AdamW, Lamb, Lion or Muon", [](Config c) {
-                         return is_one_of(c, {"adamw", "lamb", "lion", "muon"});
-                       }};
-const Needs with_epsilon{"optimizer.type AdamW, Lamb, Muon or RMSprop", [](Config c) {
-                           return is_one_of(c, {"adamw", "lamb", "muon", "rmsprop"});
-                         }};
+const Needs with_betas{
+    "optimizer.type AdamW, Lamb, Lion, Muon, OneBitAdam or OneBitLamb", [](Config c) {
+      return c.optimizer.is_one_bit() || is_one_of(c, {"adamw", "lamb", "lion", "muon"});
+    }};
+const Needs with_epsilon{
+    "optimizer.type AdamW, Lamb, Muon, OneBitAdam, OneBitLamb or RMSprop", [](Config c) {
+      return c.optimizer.is_one_bit() || is_one_of(c, {"adamw", "lamb", "muon", "rmsprop"});
+    }};
 const Needs with_momentum{"optimizer.type SGD or Muon", [](Config c) {
                             return is_one_of(c, {"sgd", "muon"});
                           }};
@@ -119,13 +128,14 @@ std::vector<Key> step_keys() {
            {.choices = {"uniform", "parameters", "profile"}, .synonyms = {{"best", "uniform"}}}),
       axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
       axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
-           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon", "adafactor"},
-            .synonyms = {{"Adam", "adamw"}, {"FusedLamb", "lamb"}, {"dist_muon", "muon"}},
-            .refused = {{"OneBitAdam", one_bit},
-                        {"OneBitLamb", one_bit},
-                        {"ZeroOneAdam", one_bit},
-                        {"one_bit_adam", one_bit},
-                        {"one_bit_lamb", one_bit}}}),
+           {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon", "adafactor",
+                        "one_bit_adam", "one_bit_lamb"},
+            .synonyms = {{"Adam", "adamw"},
+                         {"FusedLamb", "lamb"},
+                         {"dist_muon", "muon"},
+                         {"OneBitAdam", "one_bit_adam"},
+                         {"OneBitLamb", "one_bit_lamb"}},
+            .refused = {{"ZeroOneAdam", one_bit}}}),
       axis("offload_optimizer", "zero_optimization.offload_optimizer.device",
            AT(zero.options.offload_optimizer.device), "storage of the optimizer's states",
            {.choices = {"none", "cpu", "nvme"}}),
@@ -218,11 +228,21 @@ std::vector<Key> step_keys() {
           &adafactor),
       row("--adafactor-clip-threshold", "optimizer.params.clip_threshold",
           AT(optimizer.clip_threshold), {.least = tiny, .most = 1e30}, &adafactor),
+      row("--freeze-step", "optimizer.params.freeze_step", AT(optimizer.freeze_step),
+          {.least = 1, .most = 1e9}, &one_bits),
       row("", "optimizer.params.alpha", AT(optimizer.smoothing), {.most = below_one}, &rmsprop),
       row("", "optimizer.params.max_coeff", AT(optimizer.max_coeff), {.least = tiny, .most = 1e30},
           &lamb),
       row("", "optimizer.params.min_coeff", AT(optimizer.min_coeff), {.least = tiny, .most = 1e30},
           &lamb),
+      row("--one-bit-coeff-beta", "optimizer.params.coeff_beta", AT(optimizer.coeff_beta),
+          {.most = below_one}, &one_bit_lamb),
+      row("--one-bit-factor-max", "optimizer.params.factor_max", AT(optimizer.factor_max),
+          {.least = tiny, .most = 1e30}, &one_bit_lamb),
+      row("--one-bit-factor-min", "optimizer.params.factor_min", AT(optimizer.factor_min),
+          {.least = tiny, .most = 1e30}, &one_bit_lamb),
+      row("--one-bit-factor-threshold", "optimizer.params.factor_threshold",
+          AT(optimizer.factor_threshold), {.least = tiny, .most = 1e30}, &one_bit_lamb),
       {.megatron = "--clip-grad",
        .deepspeed = "gradient_clipping",
        .field = AT(optimizer.clipping),

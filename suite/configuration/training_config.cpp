@@ -27,6 +27,12 @@ zero::Rule TrainingConfig::Optimizer::rule() const {
                       weight_decay,  min_coeff, max_coeff};
   if (type == "adafactor")
     return zero::Adafactor{learning_rate, decay_rate, clip_threshold, weight_decay};
+  if (type == "one_bit_adam")
+    return zero::OneBitAdam{learning_rate, betas[0], betas[1], epsilon, weight_decay, freeze_step};
+  if (type == "one_bit_lamb")
+    return zero::OneBitLamb{learning_rate, betas[0],    betas[1],   epsilon,
+                            weight_decay,  freeze_step, min_coeff,  max_coeff,
+                            coeff_beta,    factor_min,  factor_max, factor_threshold};
   if (type == "muon") {
     using enum zero::MuonScale;
     return zero::Muon{.learning_rate = learning_rate,

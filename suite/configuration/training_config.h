@@ -87,7 +87,8 @@ struct TrainingConfig {
       double extra_scale_factor = 1;
     };
 
-    std::string type = "adamw";  // or adafactor, lamb, lion, muon, sgd, rmsprop
+    std::string type = "adamw";  // or adafactor, lamb, lion, muon, one_bit_adam,
+                                 // one_bit_lamb, sgd, rmsprop
     double learning_rate = 1e-3;
     std::array<double, 2> betas{0.9, 0.999};
     double epsilon = 1e-8, weight_decay = 0;
@@ -97,9 +98,13 @@ struct TrainingConfig {
     double max_coeff = 10, min_coeff = 0.01;  // limits of LAMB's ratio
     double clipping = 1;                      // of the gradient's global norm; 0: off
     double decay_rate = 0.8, clip_threshold = 1;  // of Adafactor
+    std::int64_t freeze_step = 100'000;           // of 1-bit Adam and 1-bit LAMB
+    double coeff_beta = 0.9;                      // of 1-bit LAMB, as the next
+    double factor_max = 4, factor_min = 0.5, factor_threshold = 0.1;
     Muon muon = {};
 
     zero::Rule rule() const;
+    bool is_one_bit() const { return type == "one_bit_adam" || type == "one_bit_lamb"; }
   };
 
   struct Schedule {    // of the learning rate

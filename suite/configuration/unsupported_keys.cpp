@@ -187,6 +187,8 @@ constexpr Reason ignored[] = {
      "optimizer.params.torch_adam optimizer.params.fused fp16.fused_mode "
      "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer "
      "zero_optimization.save_muon_momentum_buffer_in_memory"},
+    {"the transport carries the codes", "--transport of shardmark run",
+     "optimizer.params.comm_backend_name optimizer.params.cuda_aware"},
     {"the standard iteration runs, whose results gram has too", "", "optimizer.params.ns_method"},
     {"a product of a matrix with its transpose is computed in full", "", "--muon-use-syrk"},
     {"the launcher and --transport select it", "",

@@ -27,10 +27,10 @@ struct Widths {
 Widths widths(const TrainingConfig& training) {
   const bool narrow = training.precision.dtype != machine::Dtype::float32;
   const TrainingConfig::Optimizer& optimizer = training.optimizer;
-  const bool two = optimizer.type == "adamw" || optimizer.type == "lamb";
+  const bool two = optimizer.type == "adamw" || optimizer.type == "lamb" || optimizer.is_one_bit();
   const bool none =
       optimizer.type == "adafactor" || (optimizer.type == "sgd" && optimizer.momentum == 0);
-  const double moments = two ? 8 : none ? 0 : 4;
+  const double moments = optimizer.type == "one_bit_lamb" ? 12 : two ? 8 : none ? 0 : 4;
   const std::string& sent = training.zero.communication_data_type;
   const double value = narrow ? 2 : 4;
   return {value, value, (narrow ? 4 : 0) + moments,
@@ -124,6 +124,11 @@ Held paper(const TrainingConfig& training, const Holding& holding) {
     }
   }
   held.gpu.buffers = gpu_buffers(training, stage, psi, holding.parameters != "none");
+  // DeepSpeed keeps the errors of workers and server on the GPU.
+  if (stage == 0 && training.optimizer.is_one_bit() && training.shards() > 1) {
+    held.gpu.buffers += 4 * psi * (1 + 1 / as_double(training.shards()));
+    held.assumption += " + 4Ψ + 4Ψ/d (errors of codes)";
+  }
   if (training.activations.cpu_checkpointing && is_full(training))
     held.cpu.activations = std::exchange(held.gpu.activations, 0);
   return held;

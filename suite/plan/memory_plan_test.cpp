@@ -84,6 +84,18 @@ TEST(MemoryPlan, StagesMatchDeepSpeedsEstimator) {
   EXPECT_DOUBLE_EQ(of(3, "cpu", "cpu").gpu.total(), 4.0 * 50257 * 1600) << "the largest layer";
 }
 
+// The errors of workers and server are 4 bytes an element and 4/d.
+TEST(MemoryPlan, OneBitOptimizersKeepErrors) {
+  TrainingConfig t = of_count(1e9, 16);
+  const Held adamw = held(t, {paper, 0}, {});
+  t.optimizer.type = "one_bit_adam";
+  const Held adam = held(t, {paper, 0}, {});
+  EXPECT_DOUBLE_EQ(adam.gpu.optimizer, adamw.gpu.optimizer);
+  EXPECT_DOUBLE_EQ(adam.gpu.buffers, adamw.gpu.buffers + 4.25 * GB);
+  t.optimizer.type = "one_bit_lamb";
+  EXPECT_DOUBLE_EQ(held(t, {paper, 0}, {}).gpu.optimizer, adamw.gpu.optimizer + 4 * GB);
+}
+
 TEST(MemoryPlan, OffloadMovesTheOptimizersShare) {
   TrainingConfig t = of_count(16e9, 4);
   t.zero.reduce_bucket_size = t.zero.options.allgather_bucket_size = 100'000'000;

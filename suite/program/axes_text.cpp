@@ -95,7 +95,7 @@ std::vector<std::string> default_first(const AxisInfo& axis) {
 
 // Moves axes whose values are few words from the end of `axes` to `brief`.
 void shorten(std::vector<AxisInfo>& axes, std::vector<AxisInfo>& brief) {
-  constexpr std::size_t few = 56;
+  constexpr std::size_t few = 72;
   for (std::size_t at = axes.size(); at-- > 0 && axes.size() > least_lines;) {
     const AxisInfo& axis = axes[at];
     const std::string values = fmt::format("{}", fmt::join(default_first(axis), ","));
@@ -121,18 +121,22 @@ std::string brief_text(const std::vector<AxisInfo>& axes, std::string_view profi
   for (std::size_t i = 0; i < switches.size(); ++i)
     entries.push_back(i + 1 < switches.size() ? switches[i] + "," : switches[i] + " off,on");
   if (others) entries.push_back(fmt::format("and {} that {} does not vary", others, profile));
-  constexpr std::size_t columns = 108;  // one screen has few lines
-  std::string text, line = "  also, the default first:";
+  constexpr std::size_t columns = 110;                                   // one screen has few lines
+  const std::size_t unordered = axes.size() - others - switches.size();  // fill gaps of lines
+  std::vector<std::string> lines{"  also, the default first:"};
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const bool ends = i + 1 < entries.size() && !entries[i].ends_with(',');
-    const std::string entry = entries[i] + (ends ? ";" : "");
-    if (line.size() + 1 + entry.size() > columns) {
-      text += line + "\n";
-      line = "   ";
-    }
-    line += " " + entry;
+    const std::string entry = " " + entries[i] + (ends ? ";" : "");
+    const auto from = i < unordered ? lines.begin() : lines.end() - 1;
+    const auto line = std::find_if(from, lines.end(), [&](const std::string& each) {
+      return each.size() + entry.size() <= columns;
+    });
+    if (line == lines.end())
+      lines.push_back("   " + entry);
+    else
+      *line += entry;
   }
-  return entries.empty() ? "" : text + line + "\n";
+  return entries.empty() ? "" : fmt::format("{}\n", fmt::join(lines, "\n"));
 }
 
 }  // namespace

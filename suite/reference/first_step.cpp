@@ -49,11 +49,12 @@ double adams(double learning_rate, double epsilon, const std::vector<double>& gr
   return learning_rate * (std::sqrt(jumps + moved) + std::sqrt(scaled));
 }
 
+// step: the size of Adam's direction of an element that is far above epsilon.
 double lambs(const zero::Lamb& lamb, const std::vector<double>& gradient, double relative,
-             double factor, double size) {
-  const double error = adams(1, lamb.epsilon, gradient, relative, factor);
+             double factor, double size, double step = 1) {
+  const double error = step * adams(1, lamb.epsilon, gradient, relative, factor);
   double squares = 0;
-  for (const double g : gradient) squares += std::pow(g / (std::abs(g) + lamb.epsilon), 2);
+  for (const double g : gradient) squares += std::pow(step * g / (std::abs(g) + lamb.epsilon), 2);
   // The decay may be opposed to Adam's direction.
   const double least = std::sqrt(squares) - lamb.weight_decay * size - error;
   const double ratio = size == 0    ? 1
@@ -116,6 +117,20 @@ double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradi
     return matrix.columns > 0
                ? muons(*muon, gradient, relative, matrix)
                : adams(muon->learning_rate, muon->epsilon, gradient, relative, factor);
+  if (const auto* one_bit = std::get_if<zero::OneBitAdam>(&rule)) {
+    const double grown = 1 / std::sqrt(1 - one_bit->beta2);
+    return adams(one_bit->learning_rate * (1 - one_bit->beta1) * grown, one_bit->epsilon * grown,
+                 gradient, relative, factor);
+  }
+  if (const auto* one_bit = std::get_if<zero::OneBitLamb>(&rule)) {
+    const double grown = 1 / std::sqrt(1 - one_bit->beta2);
+    return lambs({.learning_rate = one_bit->learning_rate,
+                  .epsilon = one_bit->epsilon * grown,
+                  .weight_decay = one_bit->weight_decay,
+                  .min_coeff = one_bit->min_coeff,
+                  .max_coeff = one_bit->max_coeff},
+                 gradient, relative, factor, size, (1 - one_bit->beta1) * grown);
+  }
   if (std::holds_alternative<zero::Adafactor>(rule))
     throw std::logic_error("Adafactor's first step has no bound");
   if (const auto* lion = std::get_if<zero::Lion>(&rule))

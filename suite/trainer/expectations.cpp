@@ -9,6 +9,7 @@
 #include "layers/models/gpt_memory.h"
 #include "suite/reference/boundary_traffic.h"
 #include "zero/cost/cost.h"
+#include "zero/one_bit/one_bit_momenta.h"
 
 namespace suite {
 
@@ -118,11 +119,10 @@ layers::ContextMessages messages_of_layers(const Trainer& trainer) {
   return all;
 }
 
-}  // namespace
-
-collectives::CallsCost cost_of_calls(const Trainer& trainer) {
+collectives::CallsCost cost_of(const Trainer& trainer, const zero::Rule& rule) {
   const TrainingConfig& config = trainer.config();
-  const zero::StepOptions options = config.step_options();
+  zero::StepOptions options = config.step_options();
+  options.rule = rule;
   collectives::CallsCost cost;
   const auto add = [&](const collectives::CollectiveCalls& calls, std::string_view asked = {}) {
     cost.add(calls, *trainer.communicator(calls.group), asked);
@@ -136,6 +136,13 @@ collectives::CallsCost cost_of_calls(const Trainer& trainer) {
   if (config.counts_tokens())
     add({"dp", machine::Operation::all_reduce, machine::Dtype::float64, config.shards(), 1});
   return cost;
+}
+
+}  // namespace
+
+// The codes of 1-bit Adam need no scratch, so its cost is that of the warm-up.
+collectives::CallsCost cost_of_calls(const Trainer& trainer) {
+  return cost_of(trainer, trainer.config().optimizer.rule());
 }
 
 std::vector<std::string> groups_by_library(const Trainer& trainer) {
@@ -206,10 +213,11 @@ PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows) {
                        trainer.grid().coordinate(Axis::cp), expert_rank(trainer), rows);
 }
 
-zero::ExpectedMemory expected_states(const Trainer& trainer) {
+zero::ExpectedMemory expected_states(const Trainer& trainer, std::int64_t updates) {
   const TrainingConfig& config = trainer.config();
   return zero::expected_memory(config.zero.stage, trainer.plan(), trainer.states().layout(),
-                               config.optimizer.rule(), config.step_options(), passes_of(trainer),
+                               zero::rule_after(config.optimizer.rule(), updates),
+                               config.step_options(), passes_of(trainer),
                                selected(trainer, &Selected::largest));
 }
 
@@ -220,9 +228,10 @@ zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer) {
                                         config.step_options(), passes_of(trainer));
 }
 
-std::map<Category, std::size_t> expected_peaks(const Trainer& trainer, const RoutedRows& rows) {
+std::map<Category, std::size_t> expected_peaks(const Trainer& trainer, const RoutedRows& rows,
+                                               std::int64_t updates) {
   const PassagePeaks passage = passage_peaks(trainer, rows);
-  const zero::ExpectedMemory states = expected_states(trainer);
+  const zero::ExpectedMemory states = expected_states(trainer, updates);
   const collectives::CallsCost calls = cost_of_calls(trainer);
   const machine::Link& link = trainer.communicator("tp")->link();
   // Staged collectives hold their scratch in host memory, which the trainer's device does not
@@ -241,7 +250,8 @@ std::map<Category, std::size_t> expected_peaks(const Trainer& trainer, const Rou
 std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expected_traffic(
     const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  auto traffic = cost_of_calls(trainer).traffic();
+  const std::int64_t updates = trainer.optimizer_step().optimizer().steps() - 1;
+  auto traffic = cost_of(trainer, zero::rule_after(config.optimizer.rule(), updates)).traffic();
   traffic["pp"][{machine::Operation::send_receive, config.precision.dtype}] +=
       boundary_traffic(trainer.schedules().placement, stage_of(trainer), config.micro_batches(),
                        boundary(config).bytes());

@@ -26,8 +26,8 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
                            const RoutedRows& rows = {});
 PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows = {});
 
-// Returns the cost of all collectives of a step that updates. Collective over the groups whose
-// links are rendezvous links, before the first step.
+// Returns the cost of all collectives of a step that updates; with 1-bit Adam of one in its
+// warm-up. Collective over the groups whose links are rendezvous links, before the first step.
 collectives::CallsCost cost_of_calls(const Trainer& trainer);
 
 // Returns the names of the groups of this rank in which the library runs collectives of a step.
@@ -35,12 +35,13 @@ std::vector<std::string> groups_by_library(const Trainer& trainer);
 
 // Peak bytes by category over a step that is not the first. buffers: the decay mask, the norm's
 // doubles, the scratch of collectives, and the buffers of PassagePeaks. links, only of rendezvous
-// links: the staging of collectives. rows: of the step.
+// links: the staging of collectives. rows: of the step. updates: before it.
 std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer,
-                                                        const RoutedRows& rows = {});
+                                                        const RoutedRows& rows = {},
+                                                        std::int64_t updates = 0);
 
 // Host memory and bytes moved per step with offload_optimizer and offload_param (zero/cost/cost.h).
-zero::ExpectedMemory expected_states(const Trainer& trainer);
+zero::ExpectedMemory expected_states(const Trainer& trainer, std::int64_t updates = 0);
 zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer);
 
 // Bytes and messages of the last step by group and label, including the exchange of the norm,

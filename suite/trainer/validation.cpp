@@ -10,6 +10,7 @@
 #include "suite/trainer/model_chunks.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
+#include "zero/one_bit/one_bit_momenta.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
 
@@ -89,6 +90,8 @@ void validate_experts(const TrainingConfig& config) {
                     config.degrees.tp));
   if (!config.zero.options.gradient_compression.algorithm.empty())
     refuse("no gradient-compression, because its reference has no decisions of routers");
+  if (config.optimizer.is_one_bit() && config.shards() > 1)
+    refuse("no 1-bit optimizer, because its reference has no decisions of routers");
 }
 
 // Residuals of a skipped step would stay, and a new loss scale would not apply to them.
@@ -118,6 +121,19 @@ void validate_compression(const TrainingConfig& config) {
         "gradient-compression requires transport shared_memory or mpi (got {}), because "
         "codes are in host memory",
         machine::name(config.transport)));
+}
+
+void validate_one_bit(const TrainingConfig& config, const zero::MatrixLimits& limits) {
+  using machine::Transport;
+  check_one_bit(config.optimizer.rule(),
+                {config.zero.stage, config.shards(), limits.ep, limits.value_dtype, limits.offloads,
+                 !limits.compression.empty()});
+  if (config.optimizer.is_one_bit() && config.shards() > 1 &&
+      config.transport != Transport::shared_memory && config.transport != Transport::mpi)
+    throw std::invalid_argument(fmt::format(
+        "optimizer {} requires transport shared_memory or mpi (got {}), because codes are in host "
+        "memory",
+        config.optimizer.type, machine::name(config.transport)));
 }
 
 void validate_8_bits(const TrainingConfig& config) {
@@ -186,6 +202,7 @@ void validate(const TrainingConfig& config) {
                                   options.gradient_compression.algorithm};
   check_muon(config.optimizer.rule(), limits);
   check_adafactor(config.optimizer.rule(), limits);
+  validate_one_bit(config, limits);
   if (config.optimizer.type == "adafactor" && degrees.pp > 1 &&
       std::max(degrees.tp, config.shards()) > 2 &&
       !config.model.untie_embeddings_and_output_weights)

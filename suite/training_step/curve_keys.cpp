@@ -10,7 +10,7 @@
 #include "suite/configuration/keys.h"
 #include "suite/files/new_file.h"
 #include "suite/options/options.h"
-#include "suite/training_step/compressed_training.h"
+#include "suite/training_step/compressed/compressed_training.h"
 #include "suite/training_step/reference.h"
 
 namespace suite {

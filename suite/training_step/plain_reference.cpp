@@ -78,14 +78,16 @@ plain::Model plain_model(const TrainingConfig& config) {
 plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
   using enum plain::Rule::Kind;
   plain::Rule rule;
-  rule.kind = optimizer.type == "rmsprop"     ? rmsprop
-              : optimizer.type == "sgd"       ? sgd
-              : optimizer.type == "lion"      ? lion
-              : optimizer.type == "lamb"      ? lamb
-              : optimizer.type == "muon"      ? muon
-              : optimizer.type == "adafactor" ? adafactor
-              : optimizer.decoupled_decay     ? adamw
-                                              : adam;
+  rule.kind = optimizer.type == "rmsprop"        ? rmsprop
+              : optimizer.type == "sgd"          ? sgd
+              : optimizer.type == "lion"         ? lion
+              : optimizer.type == "lamb"         ? lamb
+              : optimizer.type == "muon"         ? muon
+              : optimizer.type == "adafactor"    ? adafactor
+              : optimizer.type == "one_bit_adam" ? one_bit_adam
+              : optimizer.type == "one_bit_lamb" ? one_bit_lamb
+              : optimizer.decoupled_decay        ? adamw
+                                                 : adam;
   rule.beta1 = optimizer.betas[0];
   rule.beta2 = optimizer.betas[1];
   rule.epsilon = optimizer.epsilon;
@@ -102,6 +104,11 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
                .coefficients = optimizer.muon.coefficient_type,
                .scale = optimizer.muon.scale_mode,
                .factor = optimizer.muon.extra_scale_factor};
+  rule.freeze_step = optimizer.freeze_step;
+  rule.ratio_beta = optimizer.coeff_beta;
+  rule.least_factor = optimizer.factor_min;
+  rule.largest_factor = optimizer.factor_max;
+  rule.largest_change = optimizer.factor_threshold;
   rule.largest_norm = optimizer.clipping;
   return rule;
 }
@@ -254,15 +261,24 @@ History plain_history(const TrainingConfig& config, const Corpus& corpus,
 }
 
 std::vector<DrivenStep> driven_history(const TrainingConfig& config, const Corpus& corpus,
-                                       const GradientSums& sums,
-                                       const std::function<void()>& alive) {
+                                       const GradientSums& sums, const std::function<void()>& alive,
+                                       const std::vector<bool>& skipped,
+                                       const ValueShifts& shifts) {
   plain::Training training = plain_training(config);
   const LearningRate rate = config.learning_rate();
   std::vector<DrivenStep> history;
+  std::int64_t updates = 0;
   for (std::size_t step = 0; step < sums.size(); ++step) {
-    const plain::Step result =
-        training.step(batch_of(config, corpus, static_cast<int>(step)),
-                      rate.after(static_cast<std::int64_t>(step)), false, &sums[step]);
+    const bool skips = !skipped.empty() && skipped[step];
+    std::map<std::string, std::vector<double>> shifted;
+    if (shifts)
+      for (const auto& [name, parameter] : training.parameters())
+        shifted[name] = shifts(step, name, parameter.value);
+    for (const auto& [name, values] : shifted) training.move(name, values);
+    const plain::Step result = training.step(batch_of(config, corpus, static_cast<int>(step)),
+                                             rate.after(updates), skips, &sums[step]);
+    for (const auto& [name, values] : shifted) training.move(name, values, -1);
+    updates += !skips;
     alive();
     DrivenStep& mine = history.emplace_back();
     mine.loss = result.loss;

@@ -32,7 +32,10 @@ History plain_history(const TrainingConfig& config, const Corpus& corpus,
                       const SkippedSteps& skipped, const std::function<void()>& alive,
                       const TrainingRouting& routing = {});
 
-// A training whose updates use given sums of gradients, one for each step.
+// A training whose updates use given sums of gradients, one for each step, or given momenta after
+// the variance of a 1-bit rule is constant. skipped: the steps that do not update; empty: no step.
+// shifts: returns what is added to a parameter while a step's gradients are computed; empty:
+// nothing.
 struct DrivenStep {
   double loss = 0, gradient_norm = 0;  // norm: of the given sums over the tokens, before clipping
   // The gradients of the sum of the losses, and the values after the update, by parameter.
@@ -42,8 +45,11 @@ struct DrivenStep {
   }
 };
 using GradientSums = std::vector<std::map<std::string, std::vector<double>>>;
+using ValueShifts = std::function<std::vector<double>(std::size_t step, const std::string& name,
+                                                      const std::vector<double>& values)>;
 std::vector<DrivenStep> driven_history(const TrainingConfig& config, const Corpus& corpus,
-                                       const GradientSums& sums,
-                                       const std::function<void()>& alive);
+                                       const GradientSums& sums, const std::function<void()>& alive,
+                                       const std::vector<bool>& skipped = {},
+                                       const ValueShifts& shifts = {});
 
 }  // namespace suite

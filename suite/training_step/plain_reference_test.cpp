@@ -144,6 +144,15 @@ TEST(PlainReference, AgreesWithTheLayersInDouble) {
                      c.optimizer.min_coeff = 0.1;
                      c.optimizer.epsilon = 1e-3;  // the keys' biases have gradients of roundoffs
                    }));
+  for (const char* type : {"one_bit_adam", "one_bit_lamb"})
+    expect_agreement(type, tiny("tiny", [type](TrainingConfig& c) {
+                       c.optimizer.type = type;
+                       c.optimizer.weight_decay = 0.1;
+                       c.optimizer.betas[1] = 0.9;
+                       c.optimizer.freeze_step = 2;
+                       c.optimizer.factor_threshold = 0.5;
+                       c.optimizer.epsilon = 1e-3;
+                     }));
   const auto with_muon = [](TrainingConfig& c) {
     c.optimizer.type = "muon";
     c.optimizer.momentum = 0.9;

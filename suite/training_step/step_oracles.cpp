@@ -34,7 +34,7 @@ bool take_step(Trainer& trainer, const std::function<void()>& begin) {
 }
 
 void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryPeaks& peaks,
-                  const RoutedRows& rows) {
+                  const RoutedRows& rows, std::int64_t updates) {
   if (peaks.empty()) return judge.not_applicable(Oracle::memory, none_taken);
   // Reads ZeRO's buckets, the schedule's actions and the rounds of plans.
   judge.shares_reference(Oracle::memory);
@@ -44,15 +44,15 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryP
                             : config.precision.dtype == machine::Dtype::float64 ? 8
                                                                                 : 4;
   judge.memory("one gradient", Category::gradients, size_of(trainer.plan().gradient_dtype), width);
-  for (const auto& [category, bytes] : expected_peaks(trainer, rows))
+  for (const auto& [category, bytes] : expected_peaks(trainer, rows, updates))
     judge.memory(category, peaks.at(category), bytes);
   if (const machine::Device* host = trainer.checkpoint_host())
     judge.memory("checkpoints in host memory", machine::Category::activations,
                  host->ledger().peak(), passage_peaks(trainer).host);
-  const zero::ExpectedMemory states = expected_states(trainer);
-  if (const auto* const compressed = trainer.optimizer_step().compressed())
-    judge.memory("residuals and codes of gradients", Category::buffers,
-                 compressed->host().ledger().peak(), states.compression);
+  const zero::ExpectedMemory states = expected_states(trainer, updates);
+  if (const machine::Device* const codes = trainer.optimizer_step().compression_host())
+    judge.memory("residuals and codes", Category::buffers, codes->ledger().peak(),
+                 states.compression);
   const machine::Device* const host = trainer.optimizer_step().host();
   if (!host) return;
   for (const auto& [category, bytes] : {std::pair{Category::parameters, states.host_parameters},

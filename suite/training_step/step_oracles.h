@@ -22,9 +22,9 @@ bool take_step(
     Trainer& trainer, const std::function<void()>& begin = [] {});
 
 // peaks: bytes of this trainer's tensors, over a step that is not its first and was not skipped;
-// empty if there was no such step. rows: of the experts in this step.
+// empty if there was no such step. rows: of the experts in this step. updates: before it.
 void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryPeaks& peaks,
-                  const RoutedRows& rows);
+                  const RoutedRows& rows, std::int64_t updates = 0);
 
 // Takes one more step and judges its volume. The library does not count its bytes. If it runs
 // collectives of some groups, the oracle rules on the other calls, and if there are none, it does

@@ -164,6 +164,7 @@ void StepUnit::warm_up(const std::function<void()>& begin) {
   rows_ = trainer_->routed_rows();
   for (const machine::Category category : machine::all_categories)
     peaks_[category] = ledger.peak(category) - before[category];
+  updates_ = trainer_->optimizer_step().optimizer().steps() - 1;
 }
 
 std::unique_ptr<Trainer> StepUnit::make_trainer() const {
@@ -188,7 +189,7 @@ harness::Cost StepUnit::cost() const {
 void StepUnit::judge_step(harness::Judge& judge) {
   last_timeline_ = trainer_->timeline();
   by_library_ = groups_by_library(*trainer_);
-  judge_memory(judge, *trainer_, peaks_, rows_);
+  judge_memory(judge, *trainer_, peaks_, rows_, updates_);
   sent_ = judge_volume(judge, *trainer_);
   judge_schedule(judge, *trainer_);
   trainer_.reset();

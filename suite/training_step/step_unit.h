@@ -77,8 +77,9 @@ class StepUnit {
   Corpus corpus_;
 
  private:
-  CategoryPeaks peaks_;  // peaks of a step; empty if all steps were skipped
-  RoutedRows rows_;      // of its experts
+  CategoryPeaks peaks_;       // peaks of a step; empty if all steps were skipped
+  RoutedRows rows_;           // of its experts
+  std::int64_t updates_ = 0;  // before it
   StepRecorder recorder_;
   std::unique_ptr<Trainer> trainer_;
   std::uint64_t first_step_hash_ = 0;

@@ -118,6 +118,12 @@ class OptimizerReference {
   Bounded direction(const zero::Adafactor&, Bounded, Element&) const {
     throw std::logic_error("Adafactor updates whole parameters");
   }
+  Bounded direction(const zero::OneBitAdam&, Bounded, Element&) const {
+    throw std::logic_error("1-bit Adam sums momenta");
+  }
+  Bounded direction(const zero::OneBitLamb&, Bounded, Element&) const {
+    throw std::logic_error("1-bit LAMB sums momenta");
+  }
   // The sign of a number that is smaller than its error is not known.
   Bounded direction(const zero::Lion& options, Bounded gradient, Element& e) const {
     const Bounded moved = smoothed(options.beta1, e.first, gradient);

@@ -8,6 +8,7 @@
 #include "zero/cost/memory_cost.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
+#include "zero/one_bit/one_bit_lamb.h"
 #include "zero/optimizers/global_norm.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
@@ -61,6 +62,12 @@ bool compresses(const GradientPlan& plan, const StepOptions& options) {
   return plan.dp > 1 && !options.gradient_compression.algorithm.empty();
 }
 
+// Options whose compressed sums are those of momenta.
+StepOptions of_momenta(StepOptions options) {
+  options.gradient_compression = {.algorithm = "one_bit"};
+  return options;
+}
+
 collectives::CompressedCall call_of(std::size_t segment, const GradientPlan& plan,
                                     const Layout& layout, const StepOptions& options,
                                     const Selected& selected) {
@@ -78,7 +85,7 @@ void add_compressed(Calls& calls, const Bucket& bucket, const GradientPlan& plan
       const std::uint64_t part =
           bytes / static_cast<std::uint64_t>(plan.dp - 1) / size_of(label.dtype);
       calls.add("dp", label.operation, label.dtype, plan.dp, static_cast<std::int64_t>(part), 1,
-                "compressed gradients");
+                sums_momenta(options.rule) ? "compressed momenta" : "compressed gradients");
     }
 }
 
@@ -265,6 +272,10 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen) continue;
+    if (sums_momenta(options.rule)) {
+      if (plan.dp > 1) add_compressed(calls, bucket, plan, layout, of_momenta(options), selected);
+      continue;
+    }
     if (compresses(plan, options)) {
       add_compressed(calls, bucket, plan, layout, options, selected);
       continue;
@@ -285,6 +296,8 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   calls.add("pp", Operation::all_gather, Dtype::float64, plan.pp, partials, 1, "norm");
   if (norm_sharded)
     calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, partials, 1, "norm");
+  if (sums_momenta(options.rule))
+    calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, 1, 1, "norms of replicas");
   if (std::holds_alternative<Adafactor>(options.rule)) {
     const Factors means = factors(plan, layout);
     const Dtype wide = collectives::gradient_dtype(plan.value_dtype);
@@ -294,8 +307,12 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
       calls.add("dp", Operation::all_reduce, wide, plan.dp, means.elements, 1,
                 "means of rows and columns");
   }
+  const bool one_bit_lamb = std::holds_alternative<OneBitLamb>(options.rule);
+  if (one_bit_lamb && sums_momenta(options.rule))
+    calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, one_bit_quotients(plan), 1,
+              "quotients of variances");
   if (std::holds_alternative<Lamb>(options.rule) ||
-      std::holds_alternative<Adafactor>(options.rule)) {
+      std::holds_alternative<Adafactor>(options.rule) || one_bit_lamb) {
     const std::int64_t sums = parameter_sums(plan, layout, sharded).own;
     calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, sums, 1, "norms of parameters");
     if (sharded)
@@ -311,7 +328,7 @@ std::string_view asked_algorithm(const CollectiveCalls& calls, const StepOptions
   return calls.operation == Operation::all_reduce       ? options.all_reduce
          : calls.operation == Operation::reduce_scatter ? options.reduce_scatter
          : calls.operation == Operation::broadcast || calls.operation == Operation::all_to_all ||
-                 calls.what == "compressed gradients"
+                 calls.what.starts_with("compressed")
              ? std::string_view()
              : std::string_view(options.all_gather);
 }
@@ -361,7 +378,7 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen || plan.dp == 1) continue;
-    if (wire != plan.gradient_dtype && stage < 2)
+    if (wire != plan.gradient_dtype && stage < 2 && !sums_momenta(rule))
       on_wire = std::max(on_wire, bytes_of(bucket.range.size(), wire));
     const std::int64_t shard = layout.shard_elements(bucket);
     const std::int64_t run = publish_run(shard, bucket.shards, options.allgather_bucket_size);
@@ -377,16 +394,21 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
   const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
   const ValueBytes away = value_bytes(value_slots(layout, options.offload_param), plan.value_dtype,
                                       options.offload_param);
-  std::size_t compression = 0;
+  const bool one_bit = freeze_step(rule).has_value();
+  const OneBitLambBytes lamb = std::holds_alternative<OneBitLamb>(rule)
+                                   ? one_bit_lamb_bytes(plan, layout)
+                                   : OneBitLambBytes();
+  std::size_t compression = one_bit ? one_bit_bytes_held(layout, plan.dp) : 0;
   for (std::size_t i = 0; i < layout.segments.size() && compresses(plan, options); ++i)
     compression += collectives::bytes_held(options.gradient_compression.algorithm,
                                            call_of(i, plan, layout, options, selected));
   return {bytes_of(values, plan.value_dtype),
           gradients + on_wire,
-          states.device_optimizer,
+          states.device_optimizer + lamb.states,
           states.device_buffers +
               bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + staging +
-              codes +
+              codes + (one_bit ? bytes_of(one_bit_norms(plan.dp), Dtype::float64) : 0) +
+              lamb.buffers +
               (std::holds_alternative<Lamb>(rule) ? lamb_buffers(plan, layout, sharded) : 0),
           states.host_optimizer,
           states.host_buffers + away.buffers,

@@ -18,7 +18,11 @@
 // sharded matrices over dp, (d-1)/d Psi_m E_w. For each matrix that tp cuts and that a rank
 // orthogonalizes, it sums a square [n, n] over tp in each step of Newton-Schulz.
 // Adafactor gathers like LAMB, and all-reduces a mean for each row and column over dp, if it is
-// sharded, and over tp those that tp cuts.
+// sharded, and over tp those that tp cuts. 1-bit Adam sends the bytes of stage 0 in its warm-up.
+// With freeze_step 0 (rule_after) the bytes are those of a later step: for each segment the code of
+// 1 bit an element and a scale for each share, twice, in place of 2(d-1)/d Psi E_w, and d doubles.
+// 1-bit LAMB also gathers over tp as LAMB does and, later, a double a parameter; in the first such
+// step the norms of the momenta, too.
 // With zero_hpz_partition_size h, stage 3 sends (Wang et al. 2023, arXiv:2306.10209, section 3.2)
 // only m of the m u gathers over dp, (d-1)/d Psi E_v each, and the others over h neighbours,
 // (h-1)/h Psi E_v each. With zero_quantized_weights a gather over dp sends (1 + 1/32) bytes an
@@ -108,9 +112,10 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 //               with LAMB its sums and scratch (zero/stages/lamb.h) in place of the mask; with
 //               Muon the mask of AdamW's elements, a bucket's directions, a matrix and its square
 //               twice (zero/matrices/muon.h); with Adafactor LAMB's sums, the means, two matrices
-//               (zero/matrices/adafactor.h)
-//   compression residuals, codes and sums of gradient_compression, in host memory of their own;
-//               selected: the largest of all steps
+//               (zero/matrices/adafactor.h); with 1-bit Adam no mask, and the norms of dp;
+//               with 1-bit LAMB also its sums, quotients and a copy of the momentum
+//   compression residuals, codes and sums of gradient_compression or of 1-bit Adam's momenta, in
+//               host memory of their own; selected: the largest of all steps
 // With an offloaded optimizer the device holds only the states and buffers of the elements that
 // stay on it. The members host_* count the host memory of offload_optimizer (streamed_optimizer.h)
 // and offload_param (offload_param.h). If the values are offloaded and the states are not, the

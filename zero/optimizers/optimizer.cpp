@@ -30,6 +30,8 @@ std::string_view name(const Rule& rule) {
   if (std::holds_alternative<Lamb>(rule)) return "lamb";
   if (std::holds_alternative<Muon>(rule)) return "muon";
   if (std::holds_alternative<Adafactor>(rule)) return "adafactor";
+  if (std::holds_alternative<OneBitAdam>(rule)) return "one_bit_adam";
+  if (std::holds_alternative<OneBitLamb>(rule)) return "one_bit_lamb";
   for (const auto& [name, other] : rules())
     if (other.index() == rule.index()) return name;
   return "?";
@@ -50,8 +52,10 @@ Rule find_rule(std::string_view name) {
 // The rules that keep a state are listed, so a new rule does not keep it by accident.
 KeptStates kept_states(const Rule& rule, Dtype value) {
   return {.master = collectives::gradient_dtype(value) != value,
-          .first_moment = is_one_of<AdamW, Adam, Momentum, Lion, Lamb, Muon>(rule),
-          .second_moment = is_one_of<AdamW, Adam, RmsProp, Lamb, Muon, Adafactor>(rule),
+          .first_moment =
+              is_one_of<AdamW, Adam, Momentum, Lion, Lamb, Muon, OneBitAdam, OneBitLamb>(rule),
+          .second_moment =
+              is_one_of<AdamW, Adam, RmsProp, Lamb, Muon, Adafactor, OneBitAdam, OneBitLamb>(rule),
           .mask = is_one_of<AdamW, Adam, Momentum, RmsProp, Lion, Muon>(rule)};
 }
 
@@ -130,6 +134,9 @@ void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
           throw std::logic_error("Muon updates whole matrices");
         } else if constexpr (std::is_same_v<Options, Adafactor>) {
           throw std::logic_error("Adafactor updates whole parameters");
+        } else if constexpr (std::is_same_v<Options, OneBitAdam> ||
+                             std::is_same_v<Options, OneBitLamb>) {
+          throw std::logic_error("1-bit optimizers sum momenta");
         } else if constexpr (std::is_same_v<Options, Sgd>) {
           kernels.sgd(gradient, gradient_scale, options.learning_rate, master, values);
         } else {

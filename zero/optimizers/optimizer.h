@@ -15,6 +15,9 @@
 //   Lion          2       4            8            8      (and the first moment)
 //   Adam, AdamW   3       8           12           16      (and both moments)
 //   LAMB          3       8           12           16      (and both moments)
+//   1-bit Adam    3       8           12           16      (and both moments)
+//   1-bit LAMB    4      12           16           24      (and both moments and a third state,
+//                                                           which KeptStates does not count)
 //   Muon          2       4            8            8      (and the momentum; of other parameters
 //                                                           the states of AdamW)
 //   Adafactor     1       0            4            0      (and a mean for each row and column; of
@@ -75,12 +78,27 @@ struct Muon {
 struct Adafactor {
   double learning_rate = 1e-3, decay_rate = 0.8, clip_threshold = 1, weight_decay = 0;
 };
-using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam, Lion, Lamb, Muon, Adafactor>;
+// It sums momenta over dp in place of gradients after freeze_step updates
+// (one_bit/one_bit_adam.h), so an Optimizer rejects it. Names and defaults are DeepSpeed's.
+struct OneBitAdam {
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  std::int64_t freeze_step = 100'000;
+};
+// The same with LAMB's ratios, which are constant but for a factor after freeze_step updates
+// (one_bit/one_bit_lamb.h).
+struct OneBitLamb {
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  std::int64_t freeze_step = 100'000;
+  double min_coeff = 0.01, max_coeff = 10, coeff_beta = 0.9;
+  double factor_min = 0.5, factor_max = 4, factor_threshold = 0.1;
+};
+using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam, Lion, Lamb, Muon, Adafactor,
+                          OneBitAdam, OneBitLamb>;
 
-// The names are "sgd", "momentum", "rmsprop", "adam", "adamw", "lion", "lamb", "muon" and
-// "adafactor".
+// The names are "sgd", "momentum", "rmsprop", "adam", "adamw", "lion", "lamb", "muon", "adafactor",
+// "one_bit_adam" and "one_bit_lamb".
 std::string_view name(const Rule& rule);
-// The rules that update a flat range without its parameters: all but the last three. find_rule
+// The rules that update a flat range without its parameters: all but the last five. find_rule
 // returns the rule with its default options.
 std::vector<std::string> rule_names();
 Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest

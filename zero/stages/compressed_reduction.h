@@ -16,18 +16,10 @@
 
 #include "collectives/compression/compressed_all_reduce.h"
 #include "collectives/compression/volume.h"
+#include "zero/one_bit/compression_watch.h"
 #include "zero/stages/step_context.h"
 
 namespace zero {
-
-// Sees every compressed sum, for oracles. segment: of Layout::segments.
-class CompressionWatch {
- public:
-  virtual ~CompressionWatch() = default;
-  virtual void before(std::size_t segment, const Tensor& gradients) = 0;
-  virtual void after(std::size_t segment, const Tensor& sums,
-                     const collectives::CompressedAllReduce& sum) = 0;
-};
 
 // The names of the algorithms that a step supports: those without a threshold in the units of the
 // gradient, without hosts, and whose code of zero is zero. One bit has no zero, so the padding

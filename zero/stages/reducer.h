@@ -21,6 +21,8 @@ class Reducer {
   // not allocate memory.
   using OverDp = std::function<void(const Tensor& gradients, const Tensor& wire)>;
   void reduce(std::size_t index, const Tensor& gradients, const OverDp& over_dp);
+  // Sums only over the groups before dp.
+  void reduce_segments(const Bucket& bucket, const Tensor& gradients) const;
   // Waits for the pending bucket and frees its memory.
   void collect();
 
@@ -29,7 +31,6 @@ class Reducer {
     Tensor gradients, wire;
     Transfers::Ticket ticket;
   };
-  void reduce_segments(const Bucket& bucket, const Tensor& gradients) const;
 
   const StepContext& context_;
   Transfers& transfers_;

@@ -9,6 +9,8 @@
 #include "machine/world/step_clock.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
+#include "zero/one_bit/one_bit_adam.h"
+#include "zero/one_bit/one_bit_lamb.h"
 #include "zero/stages/data_parallel.h"
 #include "zero/stages/lamb.h"
 #include "zero/stages/stage1.h"
@@ -73,7 +75,9 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
     return;
   }
   const Rule& rule = context_.options.rule;
-  if (std::holds_alternative<Muon>(rule) || std::holds_alternative<Adafactor>(rule)) {
+  const bool sums_momenta = freeze_step(rule).has_value();
+  if (std::holds_alternative<Muon>(rule) || std::holds_alternative<Adafactor>(rule) ||
+      sums_momenta) {
     const Communicators& groups = context_.communicators;
     const MatrixContext context{context_.device(),
                                 context_.plan,
@@ -84,10 +88,20 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
                                 context_.sharded,
                                 context_.options.all_gather,
                                 context_.options.all_reduce};
-    if (std::holds_alternative<Muon>(rule))
+    if (sums_momenta) {
+      CompressionWatch* const watch = context_.options.gradient_compression.watch;
+      std::unique_ptr<OneBitOptimizer> one_bit;
+      if (std::holds_alternative<OneBitAdam>(rule))
+        one_bit = std::make_unique<OneBitAdamOptimizer>(rule, context, owned.at(0), watch);
+      else
+        one_bit = std::make_unique<OneBitLambOptimizer>(rule, context, owned.at(0), watch);
+      one_bit_ = one_bit.get();
+      optimizer_ = std::move(one_bit);
+    } else if (std::holds_alternative<Muon>(rule)) {
       optimizer_ = std::make_unique<MuonOptimizer>(rule, context, owned);
-    else
+    } else {
       optimizer_ = std::make_unique<AdafactorOptimizer>(rule, context, owned);
+    }
     return;
   }
   const StateOptions& where = context_.options.offload_optimizer;
@@ -137,10 +151,17 @@ void Step::launch(std::size_t index) {
   wait_for_values();  // frees the staging of the values
   reducer_.make_room();
   const machine::During preparing(machine::Part::optimizer);
+  if (sums_momenta()) return reducer_.reduce_segments(bucket, take_gradients(index));
   reducer_.reduce(index, take_gradients(index),
                   [this, &bucket](const Tensor& gradients, const Tensor& wire) {
                     reduce_over_dp(bucket, gradients, wire);
                   });
+}
+
+bool Step::sums_momenta() const { return one_bit_ && one_bit_->is_frozen(); }
+
+const machine::Device* Step::compression_host() const {
+  return one_bit_ ? one_bit_->host() : compressed_ ? &compressed_->host() : nullptr;
 }
 
 Tensor Step::take_gradients(std::size_t bucket) {
@@ -203,12 +224,17 @@ StepResult Step::update() {
   StepResult result;
   result.gradient_norm =
       std::sqrt(norm_.sum_of_squares([this](Range range) { return gradients(range); })) / divisor;
+  double own_norm = result.gradient_norm;
+  if (sums_momenta()) {
+    own_norm *= context_.plan.dp;
+    result.gradient_norm = one_bit_->largest_norm(own_norm);
+  }
   // Every rank has the same norm, so either all ranks skip the update or no rank does. A state that
   // has seen an infinity never recovers.
   result.updated = std::isfinite(result.gradient_norm) || !context_.options.check_overflow;
   if (result.updated) {
-    if (result.gradient_norm > context_.options.clip_norm)
-      result.clip_factor = context_.options.clip_norm / result.gradient_norm;
+    if (own_norm > context_.options.clip_norm)
+      result.clip_factor = context_.options.clip_norm / own_norm;
     std::vector<Tensor> owned;
     for (const Range range : owned_) owned.push_back(gradients(range));
     values_changed();

@@ -64,11 +64,16 @@ namespace zero {
 struct StepResult {
   // The norm of the whole model's gradient, divided by the plan's divisor and the loss scale,
   // before clipping: the square root of the sum of squares in double. Infinite or NaN if any rank's
-  // gradient is; then no value is updated.
+  // gradient is; then no value is updated. If a 1-bit optimizer sums momenta, the largest of the
+  // norms of the ranks of dp, each of its own gradient times dp.
   double gradient_norm = 0;
-  double clip_factor = 1;  // min(1, clip_norm / gradient_norm); no epsilon is added
-  bool updated = false;    // the same on all ranks
+  // min(1, clip_norm / gradient_norm); no epsilon is added. If momenta are summed, with the norm of
+  // this rank.
+  double clip_factor = 1;
+  bool updated = false;  // the same on all ranks
 };
+
+class OneBitOptimizer;
 
 class Step {
  public:
@@ -117,6 +122,7 @@ class Step {
   // The optimizer of the elements that this rank updates: all of the flat buffers, or its shard of
   // each bucket.
   OwnedOptimizer& optimizer() { return *optimizer_; }
+  const OwnedOptimizer& optimizer() const { return *optimizer_; }
   // The bytes that offload_optimizer and offload_param have moved so far, and a note for the
   // record.
   virtual OffloadTraffic moved() const { return optimizer_->moved(); }
@@ -126,6 +132,8 @@ class Step {
   const GradientPlan& plan() const { return context_.plan; }
   // Null without gradient compression, or at dp 1.
   const CompressedReduction* compressed() const { return compressed_.get(); }
+  // The device of residuals and codes of gradients or of momenta; null without them.
+  const machine::Device* compression_host() const;
 
  protected:
   explicit Step(StepContext context);
@@ -158,6 +166,8 @@ class Step {
   virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
   virtual void close_pass() {}
   virtual void values_changed() {}  // of the shards, before they are published
+  // Whether the next update sums momenta, so that gradients are not summed over dp.
+  bool sums_momenta() const;
 
   // For destructors: other ranks may be in a pending transfer.
   void finish() noexcept;
@@ -182,6 +192,7 @@ class Step {
   std::unique_ptr<machine::Device> own_host_;  // if the options have no host
   machine::Device* host_ = nullptr;
   std::unique_ptr<OwnedOptimizer> optimizer_;
+  OneBitOptimizer* one_bit_ = nullptr;  // optimizer_, if it is one
   double divisor_, loss_scale_ = 1;
   bool reduced_ = false;
 };

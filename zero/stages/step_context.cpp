@@ -9,6 +9,7 @@
 #include "machine/base/reject.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
+#include "zero/one_bit/one_bit_momenta.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
 
@@ -61,6 +62,8 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
       options.gradient_compression.algorithm};
   check_muon(options.rule, limits);
   check_adafactor(options.rule, limits);
+  check_one_bit(options.rule, {stage, plan.dp, plan.ep, plan.value_dtype, limits.offloads,
+                               !limits.compression.empty()});
   check(options.plus_plus, {.stage = stage,
                             .dp = plan.dp,
                             .ep = plan.ep,

@@ -18,14 +18,14 @@ namespace zero {
 
 inline constexpr int num_stages = 4;  // ZeRO stages 0 to 3
 
-class CompressionWatch;  // compressed_reduction.h
+class CompressionWatch;  // one_bit/compression_watch.h
 
 // Gradients are summed over dp from fewer bytes, with error feedback (collectives/compression).
 struct GradientCompression {
   std::string algorithm = {};         // of gradient_compressions(); empty: none
   double density = 0.01;              // top_k: fraction of a segment's elements that a rank sends
   double deviations = 3;              // deviation: standard deviations that a sent element reaches
-  CompressionWatch* watch = nullptr;  // for oracles
+  CompressionWatch* watch = nullptr;  // for oracles, also of momenta
 };
 
 // Names and defaults of sizes are DeepSpeed's; sizes are elements.

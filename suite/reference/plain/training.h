@@ -18,8 +18,9 @@
 //   update      Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019,
 //               arXiv:1711.05101), Lion (Chen et al. 2023, arXiv:2302.06675), LAMB (You et al.
 //               2019, arXiv:1904.00962), Muon (Jordan et al. 2024) with AdamW of what is not a
-//               matrix, Adafactor (Shazeer and Stern 2018, arXiv:1804.04235), RMSProp, SGD with
-//               momentum; weights decay, biases and gains do not
+//               matrix, Adafactor (Shazeer and Stern 2018, arXiv:1804.04235), 1-bit Adam (Tang et
+//               al. 2021, arXiv:2102.02888), 1-bit LAMB (Li et al. 2021, arXiv:2104.06069),
+//               RMSProp, SGD with momentum; weights decay, biases and gains do not
 
 #include <cstdint>
 #include <map>
@@ -57,14 +58,28 @@ struct Model {
 };
 
 struct Rule {
-  enum class Kind : unsigned char { sgd, rmsprop, adam, adamw, lion, lamb, muon, adafactor };
+  enum class Kind : unsigned char {
+    sgd,
+    rmsprop,
+    adam,
+    adamw,
+    lion,
+    lamb,
+    muon,
+    adafactor,
+    one_bit_adam,
+    one_bit_lamb
+  };
   Kind kind = Kind::adamw;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0;
   double momentum = 0, smoothing = 0.99;          // of SGD and Muon, and of RMSProp
   double least_ratio = 0.01, largest_ratio = 10;  // of LAMB's norms of a parameter and its update
   Muon muon = {};
   double decay_rate = 0.8, largest_update = 1;  // of Adafactor
-  double largest_norm = 0;                      // of the gradient; 0: not clipped
+  std::int64_t freeze_step = 0;  // updates before the 1-bit rules' variance is constant
+  // Of 1-bit LAMB.
+  double ratio_beta = 0.9, least_factor = 0.5, largest_factor = 4, largest_change = 0.1;
+  double largest_norm = 0;  // of the gradient; 0: not clipped
 };
 
 // A router's decisions for a micro-batch: moe_reference.h.
@@ -92,6 +107,9 @@ struct Parameter {
   bool hidden = false;       // Muon orthogonalizes it
   // Rows of a group that belong to its queries, its key and its value.
   std::vector<std::int64_t> parts{};
+  // 1-bit LAMB: a variance that is not constant, the mean of ratios, and the last factor.
+  std::vector<double> fresh_variance{};
+  double ratio = 0, factor = 1;
 };
 
 // The inputs and results of attention for one sequence. The columns of qkv are, for each group, its
@@ -127,7 +145,7 @@ class Training {
 
   // Computes loss and gradients, and updates with that learning rate unless the step is skipped.
   // sums: the gradients that the norm and the update use in place of those that this computes (of
-  // compressed gradients), by parameter.
+  // compressed gradients), by parameter; the momenta, once a 1-bit rule's variance is constant.
   using Sums = std::map<std::string, std::vector<double>>;
   Step step(const Batch& batch, double learning_rate, bool skip, const Sums* sums = nullptr);
 
@@ -137,6 +155,11 @@ class Training {
   // Adds `shift` to one element of a parameter, for difference quotients.
   void move(const std::string& name, std::size_t element, double shift) {
     parameters_.at(name).value[element] += shift;
+  }
+  // Adds a shift to each element of a parameter, for values that are rounded before their use.
+  void move(const std::string& name, const std::vector<double>& shifts, double times = 1) {
+    std::vector<double>& value = parameters_.at(name).value;
+    for (std::size_t i = 0; i < value.size(); ++i) value[i] += times * shifts[i];
   }
 
  private:
@@ -213,6 +236,11 @@ class Training {
                                   const Sums* sums) const {
     return sums ? sums->at(name) : parameter.gradient;
   }
+  // sum: the momentum, or null if this computes it.
+  void one_bit_step(double factor, double learning_rate, const std::vector<double>& gradient,
+                    const std::vector<double>* sum, Parameter& parameter) const;
+  void one_bit_lamb_step(double factor, double learning_rate, const std::vector<double>& gradient,
+                         const std::vector<double>* sum, Parameter& parameter) const;
   void adafactor_step(double factor, double learning_rate, const std::vector<double>& gradient,
                       Parameter& parameter) const;
   void update(double factor, double learning_rate, const Sums* sums);

@@ -41,6 +41,74 @@ void Training::adafactor_step(double factor, double learning_rate,
   }
 }
 
+// Adam without correction of the bias. An element that had no gradient before its variance is
+// constant only decays.
+void Training::one_bit_step(double factor, double learning_rate,
+                            const std::vector<double>& gradient, const std::vector<double>* sum,
+                            Parameter& parameter) const {
+  const bool constant = updates_ > rule_.freeze_step;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double g = factor * gradient[i];
+    double &first = parameter.first_moment[i], &second = parameter.second_moment[i];
+    double& value = parameter.value[i];
+    first = constant && sum ? (*sum)[i] : rule_.beta1 * first + (1 - rule_.beta1) * g;
+    if (!constant) second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
+    double change = parameter.decays ? rule_.decay * value : 0;
+    if (!constant || second > 0) change += first / (std::sqrt(second) + rule_.epsilon);
+    value -= learning_rate * change;
+  }
+}
+
+// LAMB without correction of the bias. Then its ratios' mean replaces them, times a factor that
+// compares the constant variance with one that follows the gradients.
+void Training::one_bit_lamb_step(double factor, double learning_rate,
+                                 const std::vector<double>& gradient,
+                                 const std::vector<double>* sum, Parameter& parameter) const {
+  const bool constant = updates_ > rule_.freeze_step;
+  const double decay = parameter.decays ? rule_.decay : 0;
+  std::vector<double> update(gradient.size());
+  parameter.fresh_variance.resize(gradient.size());
+  double weights = 0, updates = 0, moves = 0, quotient = 0;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    double &first = parameter.first_moment[i], &second = parameter.second_moment[i],
+           &fresh = parameter.fresh_variance[i];
+    double g = factor * gradient[i];
+    const double last = first;
+    first = constant && sum ? (*sum)[i] : rule_.beta1 * last + (1 - rule_.beta1) * g;
+    if (constant) {
+      g = (first - rule_.beta1 * last) / (1 - rule_.beta1);
+      fresh = rule_.beta2 * fresh + (1 - rule_.beta2) * g * g;
+      if (second > 0)
+        quotient = std::max(
+            quotient, (std::sqrt(second) + rule_.epsilon) / (std::sqrt(fresh) + rule_.epsilon));
+    } else {
+      fresh = second = rule_.beta2 * second + (1 - rule_.beta2) * g * g;
+    }
+    const double move = constant && second == 0 ? 0 : first / (std::sqrt(second) + rule_.epsilon);
+    update[i] = move + decay * parameter.value[i];
+    weights += parameter.value[i] * parameter.value[i];
+    updates += update[i] * update[i];
+    moves += move * move;
+  }
+  double ratio = 1;
+  if (constant) {
+    const double part = updates > 0 ? std::min(1.0, std::sqrt(moves / updates)) : 1;
+    const double wanted =
+        std::min(rule_.largest_factor, std::max(rule_.least_factor, quotient * part + 1 - part));
+    parameter.factor = std::min(parameter.factor * (1 + rule_.largest_change),
+                                std::max(parameter.factor * (1 - rule_.largest_change), wanted));
+    ratio = parameter.ratio * parameter.factor;
+  } else {
+    if (weights > 0 && updates > 0)
+      ratio =
+          std::min(rule_.largest_ratio, std::max(rule_.least_ratio, std::sqrt(weights / updates)));
+    if (ratio != 1)
+      parameter.ratio = rule_.ratio_beta * parameter.ratio + (1 - rule_.ratio_beta) * ratio;
+  }
+  for (std::size_t i = 0; i < update.size(); ++i)
+    parameter.value[i] -= learning_rate * ratio * update[i];
+}
+
 void Training::update(double factor, double learning_rate, const Sums* sums) {
   ++updates_;
   const auto step = static_cast<double>(updates_);
@@ -52,6 +120,14 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
     const std::vector<double>& gradient = used(name, parameter, sums);
     if (rule_.kind == adafactor) {
       adafactor_step(factor, learning_rate, gradient, parameter);
+      continue;
+    }
+    if (rule_.kind == one_bit_adam) {
+      one_bit_step(factor, learning_rate, gradient, sums ? &gradient : nullptr, parameter);
+      continue;
+    }
+    if (rule_.kind == one_bit_lamb) {
+      one_bit_lamb_step(factor, learning_rate, gradient, sums ? &gradient : nullptr, parameter);
       continue;
     }
     if (rule_.kind == muon && parameter.hidden) {

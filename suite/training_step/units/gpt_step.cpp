@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "suite/training_step/compressed_training.h"
+#include "suite/checkpoint/training_checkpoint.h"
+#include "suite/training_step/compressed/compressed_training.h"
+#include "suite/training_step/compressed/one_bit_training.h"
 #include "suite/training_step/plain_reference.h"
 
 namespace suite {
@@ -198,6 +200,7 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
       {both, in_bfloat16, batch, vary("recompute-granularity", {"selective"})},
       grids({4}, {1}, {4}, {1}));
   add_compression_slices(sweep);
+  add_one_bit_slices(sweep);
   add_expert_slices(sweep);
   add_frozen_slices(sweep);
   add_8_bit_slices(sweep);
@@ -226,7 +229,8 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
 
 void GptStep::judge(harness::Judge& judge) {
   judge_step(judge);
-  if (against() == Against::cpu && compresses_gradients(config_)) {
+  if (sums_momenta(config_)) judge_one_bit_phases(judge, context_, config_, corpus_);
+  if (against() == Against::cpu && (compresses_gradients(config_) || sums_momenta(config_))) {
     judge_compressed(judge);
   } else if (against() == Against::cpu) {
     judge_training(judge);
@@ -238,7 +242,11 @@ void GptStep::judge(harness::Judge& judge) {
     losses_ = std::move(curve.losses);
     skipped_steps_ = std::move(curve.skipped);
   }
-  judge_saved(judge, exact_losses_, loss_bounds_);
+  // Loaded states begin without the errors of momenta, so later losses differ.
+  if (sums_momenta(config_) && loads_checkpoint(context_.load_file))
+    judge_saved(judge);
+  else
+    judge_saved(judge, exact_losses_, loss_bounds_);
 }
 
 void GptStep::describe(harness::Description& description) {
@@ -260,7 +268,9 @@ void GptStep::judge_compressed(harness::Judge& judge) {
     if (step + 1 == reference_steps && saves_weights()) trainer.save(context_.save_file);
   };
   std::tie(losses_, exact_losses_, loss_bounds_, loss_error_) =
-      judge_compressed_training(judge, context_, config_, corpus_, after_step);
+      sums_momenta(config_)
+          ? judge_one_bit_training(judge, context_, config_, corpus_, after_step)
+          : judge_compressed_training(judge, context_, config_, corpus_, after_step);
   save_reference(losses_, {});
 }
 

@@ -18,7 +18,7 @@
 #include <optional>
 
 #include "suite/reference/gradient_terms.h"
-#include "suite/training_step/compressed_training.h"
+#include "suite/training_step/compressed/compressed_training.h"
 #include "suite/training_step/plain_reference.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_products.h"

@@ -1,4 +1,4 @@
-#include "suite/training_step/compressed_training.h"
+#include "suite/training_step/compressed/compressed_training.h"
 
 #include <gtest/gtest.h>
 
