@@ -55,7 +55,9 @@ TEST(ReferenceRuns, AreNotRepeatedForTheSameTraining) {
     Reference first;
     if (world.rank() == 0) first = reference_of(world, alone, config, corpus);
     const Reference second = reference_of(world, world.group(), config, corpus);
-    if (world.rank() == 0) EXPECT_EQ(machine::encode(first), machine::encode(second));
+    if (world.rank() == 0) {
+      EXPECT_EQ(machine::encode(first), machine::encode(second));
+    }
   });
 }
 

@@ -50,9 +50,10 @@ TEST(CompressedReduction, KeepsReplicasEqualInBothStages) {
           const auto hashes =
               world.all_gather(world.group(), std::to_string(hash(parameter.value)));
           for (std::size_t rank = 0; rank < places.size(); ++rank)
-            if (places[rank] == place)
+            if (places[rank] == place) {
               EXPECT_EQ(hashes[rank], std::to_string(hash(parameter.value)))
                   << place << " on rank " << rank;
+            }
         }
       }
       EXPECT_EQ(values[0], values[1]);

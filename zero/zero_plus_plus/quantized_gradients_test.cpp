@@ -59,7 +59,9 @@ TEST(QuantizedGradients, SumAsASecondReading) {
     collectives::Communicator dp = connect(world.group());
     Layout layout;
     layout.shards = d;
-    layout.buckets.push_back({.range = {0, d * shard}, .shards = d});
+    Bucket& bucket = layout.buckets.emplace_back();
+    bucket.range = {0, d * shard};
+    bucket.shards = d;
     const auto of_rank = [&](int rank) {
       Values values;
       for (std::int64_t i = 0; i < d * shard; ++i)
