@@ -77,9 +77,8 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   const auto tp_and_pp = grids({4}, {2}, {2}, {1}), three = grids({8}, {2}, {2}, {2});
   const auto full_recompute = vary("recompute-granularity", {"full"});
   const auto rows_cut = vary("sequence-parallel", {"on"});
-  // First the case of most ranks, which share the trainings of the reference.
-  add({quick}, "all degrees", {batch, vary("transport", {"mpi"})}, three);
   add({quick}, "each degree", {batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
+  add({quick}, "all degrees", {batch, vary("transport", {"mpi"})}, three);
   add({quick}, "all degrees", {batch, in_bfloat16, vary("sequence-parallel", {"off", "on"})},
       three);
   add({quick}, "activations", {batch, vary("use-flash-attn", {"on"})}, tp_and_pp);
