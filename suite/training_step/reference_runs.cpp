@@ -17,6 +17,7 @@
 #include "suite/configuration/keys.h"
 #include "suite/reference/gradient_terms.h"
 #include "suite/training_step/plain_reference.h"
+#include "suite/training_step/shared_runs.h"
 
 namespace suite {
 
@@ -199,39 +200,29 @@ std::string what_is_decided(const SkippedSteps& skipped, const TrainingRouting& 
 ReferenceRuns reference_runs(machine::World& world, const machine::Group& group,
                              const TrainingConfig& config, const Corpus& corpus,
                              const SkippedSteps& skipped, const TrainingRouting& routing) {
-  ReferenceRuns runs;
-  std::vector<std::pair<History*, std::function<History()>>> all;
-  const auto add = [&](History& history, std::function<History()> run) {
-    all.emplace_back(&history, std::move(run));
-  };
+  const bool is_plain = why_not_plain(config).empty();
   const auto training = [&](Dtype dtype, int probe) {
     return
         [&, dtype, probe] { return train(world, config, corpus, dtype, probe, skipped, routing); };
   };
   // The first one is rank 0's, because a message leaves out its matrices. The plain loops take
   // twice as long as a run in double. In this order two cores have equal work.
-  add(runs.undisturbed, training(Dtype::float64, 0));
-  if (why_not_plain(config).empty())
-    add(runs.plain, [&] { return plain_run(world, config, corpus, skipped, routing); });
-  add(runs.disturbed[0], training(Dtype::float64, 1));
-  add(runs.same, training(config.precision.dtype, 0));
-  for (int probe = 2; probe <= probes; ++probe)
-    add(runs.disturbed[static_cast<std::size_t>(probe) - 1], training(Dtype::float64, probe));
+  std::vector<std::function<History()>> runs{training(Dtype::float64, 0)};
+  runs.push_back(
+      [&] { return is_plain ? plain_run(world, config, corpus, skipped, routing) : History(); });
+  runs.push_back(training(Dtype::float64, 1));
+  runs.push_back(training(config.precision.dtype, 0));
+  for (int probe = 2; probe <= probes; ++probe) runs.push_back(training(Dtype::float64, probe));
 
   // Each run holds the whole model in double. Large models are trained one after another.
   const bool together = layers::parameters_count(config.model) <= most_together;
-  const int workers = together ? std::min(group.size(), static_cast<int>(all.size())) : 1;
-  const auto worker = [&](std::size_t run) { return static_cast<int>(run) % workers; };
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (worker(i) == group.index) *all[i].first = all[i].second();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (worker(i) == 0) continue;
-    if (group.index == worker(i))
-      world.send(group.members[0], *all[i].first);
-    else if (group.index == 0)
-      *all[i].first = world.receive<History>(group.members[static_cast<std::size_t>(worker(i))]);
-  }
-  return runs;
+  std::vector<History> made = shared_runs(world, group, together ? group.size() : 1, runs);
+  ReferenceRuns result{
+      std::move(made[0]), std::move(made[1]), std::move(made[3]), {std::move(made[2])}};
+  for (int probe = 2; probe <= probes; ++probe)
+    result.disturbed[static_cast<std::size_t>(probe) - 1] =
+        std::move(made[static_cast<std::size_t>(probe) + 2]);
+  return result;
 }
 
 }  // namespace suite

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "harness/judge/numerics.h"
 #include "machine/device/random.h"
 #include "suite/training_step/reference.h"
+#include "suite/training_step/shared_runs.h"
 
 namespace suite {
 
@@ -64,14 +66,25 @@ struct Driven {
   }
 };
 
-Driven drive(const TrainingConfig& config, const Corpus& corpus, const GradientSums& sums,
-             const std::vector<bool>& skipped, const std::function<void()>& alive) {
-  Driven driven{driven_history(config, corpus, sums, alive, skipped), {}, {}, Values(sums.size())};
+// The result is rank 0's. Collective over the group.
+Driven drive(machine::World& world, const machine::Group& group, const TrainingConfig& config,
+             const Corpus& corpus, const GradientSums& sums, const std::vector<bool>& skipped) {
+  const auto alive = [&] { world.board().mine().progress.fetch_add(1); };
+  std::vector<std::function<std::vector<DrivenStep>()>> runs{
+      [&] { return driven_history(config, corpus, sums, alive, skipped); }};
+  for (int probe = 1; probe <= probes; ++probe)
+    runs.push_back([&, probe] {
+      return driven_history(config, corpus, displaced(sums, probe), alive, skipped,
+                            rounded_values(config, probe));
+    });
+  // The plain loops train only small models, which fit several times.
+  const auto histories = shared_runs(world, group, group.size(), runs);
+  if (group.index != 0) return {};
+  Driven driven{histories[0], {}, {}, Values(sums.size())};
   driven.values.resize(sums.size());
   driven.gradients.resize(sums.size());
   for (int probe = 1; probe <= probes; ++probe) {
-    const std::vector<DrivenStep> other = driven_history(
-        config, corpus, displaced(sums, probe), alive, skipped, rounded_values(config, probe));
+    const std::vector<DrivenStep>& other = histories[static_cast<std::size_t>(probe)];
     for (std::size_t step = 0; step < sums.size(); ++step) {
       driven.losses[step] = std::max(
           driven.losses[step], probe_margin * std::abs(other[step].loss - driven.exact[step].loss));
@@ -169,12 +182,10 @@ CompressedTraining judge_driven(harness::Judge& judge, harness::Context& context
                                 const TrainingConfig& config, const Corpus& corpus,
                                 Trainer& trainer, const std::vector<JudgedStep>& steps,
                                 const GradientSums& driving) {
-  const auto alive = [&] { context.world.board().mine().progress.fetch_add(1); };
   std::vector<bool> skipped;
   for (const JudgedStep& step : steps) skipped.push_back(step.skipped);
   const Driven driven = context.world.broadcast(
-      context.group, 0,
-      context.group.index == 0 ? drive(config, corpus, driving, skipped, alive) : Driven{});
+      context.group, 0, drive(context.world, context.group, config, corpus, driving, skipped));
   CompressedTraining training;
   compare(judge, config, trainer, steps, driven, training);
   return training;
