@@ -22,7 +22,7 @@ class OneBitSums final : public zero::CompressionWatch {
 
   void before(std::size_t segment, const machine::Tensor& momenta) override;
   // Collective over dp.
-  void after(std::size_t segment, const machine::Tensor& sums,
+  void after(std::size_t index, const machine::Tensor& sums,
              const collectives::CompressedAllReduce& sum) override;
 
   // This rank's momenta of a segment before the last sum.

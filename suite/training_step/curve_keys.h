@@ -14,7 +14,7 @@
 namespace suite {
 
 // Returns the keys that change a loss by more than rounding, the seed included.
-CurveKeys curve_keys(const TrainingConfig& config, const Corpus& corpus);
+CurveKeys curve_keys(const TrainingConfig& given, const Corpus& corpus);
 
 // Returns the curve of a run of this configuration, with tolerances of rounding for each dtype.
 StoredCurve curve_of(const TrainingConfig& config, const Corpus& corpus, Against judged,

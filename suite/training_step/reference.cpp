@@ -36,7 +36,7 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
   // the bounds.
   const History& undisturbed = runs.undisturbed;
   Reference reference;
-  reference.exact = runs.plain.losses.empty() ? undisturbed : std::move(runs.plain);
+  reference.exact = runs.plain.losses.empty() ? undisturbed : runs.plain;
   reference.exact.magnitudes = undisturbed.magnitudes;
   for (auto& [name, exact] : reference.exact.parameters)
     exact.layer = undisturbed.parameters.at(name).layer;

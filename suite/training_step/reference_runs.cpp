@@ -208,11 +208,11 @@ ReferenceRuns reference_runs(machine::World& world, const machine::Group& group,
   // The first one is rank 0's, because a message leaves out its matrices. The plain loops take
   // twice as long as a run in double. In this order two cores have equal work.
   std::vector<std::function<History()>> runs{training(Dtype::float64, 0)};
-  runs.push_back(
+  runs.emplace_back(
       [&] { return is_plain ? plain_run(world, config, corpus, skipped, routing) : History(); });
-  runs.push_back(training(Dtype::float64, 1));
-  runs.push_back(training(config.precision.dtype, 0));
-  for (int probe = 2; probe <= probes; ++probe) runs.push_back(training(Dtype::float64, probe));
+  runs.emplace_back(training(Dtype::float64, 1));
+  runs.emplace_back(training(config.precision.dtype, 0));
+  for (int probe = 2; probe <= probes; ++probe) runs.emplace_back(training(Dtype::float64, probe));
 
   // Each run holds the whole model in double. Large models are trained one after another.
   const bool together = layers::parameters_count(config.model) <= most_together;

@@ -73,7 +73,7 @@ Driven drive(machine::World& world, const machine::Group& group, const TrainingC
   std::vector<std::function<std::vector<DrivenStep>()>> runs{
       [&] { return driven_history(config, corpus, sums, alive, skipped); }};
   for (int probe = 1; probe <= probes; ++probe)
-    runs.push_back([&, probe] {
+    runs.emplace_back([&, probe] {
       return driven_history(config, corpus, displaced(sums, probe), alive, skipped,
                             rounded_values(config, probe));
     });
