@@ -296,4 +296,11 @@ std::string gather_environment(machine::World& world, const OptionTexts& options
   return world.rank() == 0 ? environment_json(all) : std::string();
 }
 
+std::string mpi_name(const std::string& version) {
+  const std::size_t word = version.find(" Version:"), number = version.rfind('\t');
+  return word == std::string::npos || number == std::string::npos
+             ? version
+             : version.substr(0, word) + " " + version.substr(number + 1);
+}
+
 }  // namespace harness

@@ -39,6 +39,9 @@ std::string gather_environment(machine::World& world, const OptionTexts& options
 std::string with_gpu_health(machine::World& world, const machine::GpuReading& before,
                             const std::string& environment);
 
+// Returns "MPICH 4.0.2" of "MPICH Version:\t4.0.2", and any other text unchanged.
+std::string mpi_name(const std::string& version);
+
 // Returns the variables to keep from an environment ("NAME=value"), with secrets replaced by
 // "[redacted]".
 std::map<std::string, std::string> kept_environment(const char* const* environment);

@@ -57,6 +57,12 @@ TEST(Redaction, HidesPasswordsInsideValues) {
   EXPECT_EQ(redacted("NCCL_DEBUG_FILE", "http://host/a@b"), "http://host/a@b");
 }
 
+TEST(Environment, NamesMpiInTwoWords) {
+  EXPECT_EQ(mpi_name("MPICH Version:\t4.0.2"), "MPICH 4.0.2");
+  EXPECT_EQ(mpi_name("Open MPI v4.1.4"), "Open MPI v4.1.4");
+  EXPECT_EQ(mpi_name("differs between ranks"), "differs between ranks");
+}
+
 TEST(Environment, FactorsOutCommonFieldsAndNamesDifferences) {
   const auto json = Json::parse(environment_json(
       {R"({"rank":0,"host":"a","hardware":{"cpu":"x","cores":4},"environment":{"NCCL_ALGO":"Ring","OMP_NUM_THREADS":"2"}})",

@@ -67,8 +67,8 @@ bool cores_are_shared(machine::World& world, const machine::Group& group) {
   return false;
 }
 
-// Copies within its first bytes, so that the pages of all sets are allocated once: that takes
-// longer than copying them.
+// The memory of all copies. A set uses the first bytes, so pages are allocated once: allocating
+// them for each set would take longer than the copies.
 struct CopyBuffers {
   std::int64_t set_bytes = 0;  // of both halves; 0: no set fits into memory
   machine::Memory from, to;
@@ -86,7 +86,7 @@ void in_parts(machine::World& world, std::size_t begin, std::size_t end, const a
   }
 }
 
-// Buffers for the largest of the ascending sets that fits into memory.
+// Returns buffers for the largest of the ascending sets that fits into memory.
 CopyBuffers copy_buffers(machine::World& world, const std::vector<std::int64_t>& sets) {
   machine::Device& device = world.device();
   for (auto set = sets.rbegin(); set != sets.rend(); ++set) try {

@@ -65,8 +65,8 @@ class Rates {
 
   // Measure with the first `ranks` ranks active, unless the rates are already known. Links are
   // measured only if the transport can connect these ranks. Collective over the world. On a host
-  // about a second each, on GPUs some seconds. Every rank gets the same numbers: means over ranks.
-  // Both leave World::set_active_ranks at `ranks`.
+  // one to three seconds each, on GPUs some seconds. Every rank gets the same numbers: means over
+  // ranks. Both leave World::set_active_ranks at `ranks`.
   void measure(machine::World& world, int ranks);
   void measure_link(machine::World& world, int ranks, machine::Transport transport);
 

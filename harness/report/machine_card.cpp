@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "harness/fingerprint/fingerprint.h"
 #include "harness/report/html.h"
 #include "harness/report/junit.h"
 #include "harness/report/page_parts.h"
@@ -95,15 +96,6 @@ std::string network(Card& card, const Fields& fields) {
   return text.empty() ? "not recorded" : text;
 }
 
-// "MPICH 4.0.2" of "MPICH Version:\t4.0.2".
-std::string mpi(Card& card) {
-  const std::string text = card.take("software.mpi.version");
-  const std::size_t word = text.find(" Version:"), number = text.rfind('\t');
-  return word == std::string::npos || number == std::string::npos
-             ? text
-             : fmt::format("{} {}", text.substr(0, word), text.substr(number + 1));
-}
-
 std::string program(Card& card) {
   std::string text = card.take("software.shardmark.version");
   for (const char* field : {"commit", "compiler", "build_type"})
@@ -187,7 +179,7 @@ std::string machine_card(const RunFile& run, const Fields& fields) {
   card.row("GPU driver", card.take("software.gpu_driver"));
   if (!fields.empty()) card.row("Network adapters", network(card, fields));
   card.row("Kernel", card.take("software.kernel"));
-  card.row("MPI", mpi(card));
+  card.row("MPI", mpi_name(card.take("software.mpi.version")));
   card.row("oneDNN", card.take("software.onednn.version"));
   card.row("CUDA", card.take("software.cuda.runtime"));
   card.row("NCCL", card.take("software.nccl.loaded"));

@@ -10,9 +10,8 @@
 #   MAY_INCLUDE  the rooms whose doors this room may use.
 # WITHOUT lists sources and tests that the caller adds under a condition. UNSANITIZED lists tests that
 # asan and tsan leave out, and asan_full has: formulas, proofs and rates, whose memory the other tests
-# cover. OPTIMIZE is
-# the level of release builds, default 3: text and JSON compile three times as long with 3 as with 1.
-# OBJECTS links the room as objects, because an archive drops units without callers.
+# cover. OPTIMIZE is the level of release builds, default 3: text and JSON compile three times as long
+# with 3 as with 1. OBJECTS links the room as objects, because an archive drops units without callers.
 #
 # Each header compiles alone: x.h because x.cpp includes it first (scripts/check_rooms), the others
 # by the target all_verify_interface_header_sets.

@@ -136,8 +136,7 @@ std::vector<std::pair<std::string, std::string>> facts(const RunCommandLine& lin
            : all.at(pointer).is_string() ? all.at(pointer).get<std::string>()
                                          : all.at(pointer).dump();
   };
-  std::string mpi = text("/software/mpi/version");  // "MPICH Version:\t4.0.2"
-  mpi = fmt::format("{} {}", mpi.substr(0, mpi.find(" V")), mpi.substr(mpi.rfind('\t') + 1));
+  const std::string mpi = harness::mpi_name(text("/software/mpi/version"));
   return {{"machine", fmt::format("{}: {}, {} cores", fmt::join(hosts, ", "), text("/hardware/cpu"),
                                   text("/hardware/cores"))},
           {"GPUs", text("/hardware/cuda_devices") +
