@@ -22,7 +22,7 @@
 // loosely bounded; zero_step bounds each element by its codes. The last two terms are there for
 // gradients that are added up in 16 bits (u_g), or that are sent over dp in 16 bits (u_w). Each of
 // the M micro-batches of all ranks rounds a gradient at most three times: into the gradient, twice
-// for a tied table, and in a sum over ranks or micro- batches. So r = 3 M + 3, with the roundings
+// for a tied table, and in a sum over ranks or micro-batches. So r = 3 M + 3, with the roundings
 // of prescale_gradients. An embedding rounds once for each row of a token, so the layer of the
 // tables adds the tokens of the step to r. At most M ranks of dp have a micro-batch. This bounds
 // the raw gradients of the first step, and first_step.h bounds the effect of such an error on the
