@@ -141,11 +141,13 @@ std::vector<std::pair<StageSchedules, int>> cases(int stages) {
 // Runs two steps on this rank. around: is called with a step, and calls it.
 void run_and_check(World& world, const StageSchedules& schedules, int micro_batches,
                    machine::Device& device, Links links,
-                   const std::function<void(const std::function<void()>&)>& around = {}) {
+                   const std::function<void(const std::function<void()>&)>& around = {},
+                   Receives receives = Receives::when_needed) {
   SCOPED_TRACE(::testing::Message() << "rank " << world.rank() << "\n" << text(schedules[0]));
   const std::size_t held = device.ledger().current();
-  Executor executor(schedules, micro_batches, boundary, links, device, world.host_device());
-  const ExpectedMemory memory = expected_memory(schedules, world.rank(), boundary);
+  Executor executor(schedules, micro_batches, boundary, links, device, world.host_device(),
+                    receives);
+  const ExpectedMemory memory = expected_memory(schedules, world.rank(), boundary, receives);
   EXPECT_EQ(device.ledger().current() - held, memory.activations + memory.buffers);
   for (int step = 0; step < 2; ++step) {
     QueuedStage stage(device, world.rank(), schedules.placement, micro_batches);
@@ -210,6 +212,16 @@ TEST(PipelineOverDeviceLinks, RejectsAnotherDevice) {
   });
 }
 
+TEST(PipelineOverDeviceLinks, AGroupOfMessagesIsNotReceivedAhead) {
+  machine::MeetingPoint point;
+  machine::run_ranks(2, [&](World& world) {
+    machine::MeetingLink link(world.group(), point);
+    EXPECT_THROW(Executor(all_stages(find_schedule("1f1b"), 2, 2), 2, boundary, link,
+                          world.host_device(), world.host_device(), Receives::ahead),
+                 std::invalid_argument);
+  });
+}
+
 TEST(PipelineOverDeviceLinks, GroupsOfARendezvousLinkMeet) {
   for (int stages = 1; stages <= 4; ++stages) {
     machine::MeetingPoint point;
@@ -240,9 +252,13 @@ TEST_P(PipelineOverCuda, IsExactInStreamOrder) {
           return machine::connect(world, world.group(), transport, stream);
         };
         const auto activations = connect(), gradients = connect();
-        for (const auto& [schedules, micro_batches] : cases(stages))
-          run_and_check(world, schedules, micro_batches, world.device(),
-                        {*activations, *gradients});
+        for (const auto& [schedules, micro_batches] : cases(stages)) {
+          const Links links{*activations, *gradients};
+          run_and_check(world, schedules, micro_batches, world.device(), links);
+          if (transport == Transport::cuda_ipc)
+            run_and_check(world, schedules, micro_batches, world.device(), links, {},
+                          Receives::ahead);
+        }
       }
     });
   }

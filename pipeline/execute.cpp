@@ -40,7 +40,7 @@ struct Slots {
   }
 };
 
-Slots count_slots(const StageSchedules& schedules, int stage) {
+Slots count_slots(const StageSchedules& schedules, int stage, Receives how) {
   const Placement& placement = schedules.placement;
   Slots slots;
   std::size_t inputs = 0, d_outputs = 0;
@@ -49,12 +49,17 @@ Slots count_slots(const StageSchedules& schedules, int stage) {
     std::size_t& peak = content == Content::activation ? slots.inputs : slots.d_outputs;
     peak = std::max(peak, ++held);
   };
-  for (const Action& action : schedules.of(stage)) {
-    if (const auto message = receives(action, stage, placement);
-        message && message->peer != stage) {
-      hold(message->content);
-      ++slots.receives;
-    }
+  const auto hold_incoming = [&](const Action& action) {
+    const auto message = receives(action, stage, placement);
+    if (!message || message->peer == stage) return;
+    hold(message->content);
+    ++slots.receives;
+  };
+  const StageSchedule& actions = schedules.of(stage);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    if (i == 0 || how == Receives::when_needed) hold_incoming(action);
+    if (i + 1 < actions.size() && how == Receives::ahead) hold_incoming(actions[i + 1]);
     if (const auto message = sends(action, stage, placement)) {
       if (message->peer == stage)
         hold(message->content);
@@ -105,7 +110,7 @@ void Executor::Pool::release(const Action& action) {
 
 bool needs_two_links(const StageSchedules& schedules) {
   for (int stage = 0; stage < static_cast<int>(schedules.size()); ++stage) {
-    const Slots slots = count_slots(schedules, stage);
+    const Slots slots = count_slots(schedules, stage, Receives::when_needed);
     for (const auto& [channel, count] : slots.sends)
       if (channel.first == Content::activation &&
           slots.sends.contains({Content::gradient, channel.second}))
@@ -115,14 +120,15 @@ bool needs_two_links(const StageSchedules& schedules) {
 }
 
 Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary boundary,
-                   Links links, machine::Device& device, machine::Device& host)
+                   Links links, machine::Device& device, machine::Device& host, Receives receives)
     : stage_(links.activations.rank()),
       placement_(schedules.placement),
       boundary_(boundary),
       links_(links),
       device_(device),
       streamed_(links.activations.stream() != nullptr),
-      staging_(links.activations.stages(device)) {
+      staging_(links.activations.stages(device)),
+      receives_(receives) {
   SHARDMARK_CHECK(schedules.size(), ==, static_cast<std::size_t>(links.activations.size()));
   for (const machine::Link* link : {&links.activations, &links.gradients})
     if ((link->stream() != nullptr) != streamed_ ||
@@ -131,6 +137,11 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
           fmt::format("stage {}: the links of a pipeline must move memory of {}", stage_,
                       device.description()));
   const bool in_groups = links.activations.is_rendezvous();
+  if (in_groups && receives == Receives::ahead)
+    throw std::invalid_argument(
+        fmt::format("stage {}: over {} messages move in groups between actions, so none is "
+                    "received ahead",
+                    stage_, name(links.activations.transport())));
   SHARDMARK_CHECK(links.gradients.rank(), ==, stage_);
   SHARDMARK_CHECK(host.readable_by_host(), ==, true);
   if (const Proof proof = prove(schedules, micro_batches); !proof)
@@ -146,7 +157,7 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
     while (tensors.size() < count)
       tensors.emplace_back(where, boundary_.dtype, boundary_.shape, category);
   };
-  const Slots slots = count_slots(schedules, stage_);
+  const Slots slots = count_slots(schedules, stage_, receives_);
   fill(inputs_.slots, slots.inputs, device, Category::activations);
   fill(d_outputs_.slots, slots.d_outputs, device, Category::buffers);
   for (Pool* pool : {&inputs_, &d_outputs_}) pool->holders.resize(pool->slots.size());
@@ -160,17 +171,54 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
   if (staging_ && slots.receives > 0)
     staged_in_ = Tensor(host, boundary_.dtype, boundary_.shape, Category::buffers);
   if (in_groups) exchanges_ = exchanges_of(schedules)[static_cast<std::size_t>(stage_)];
+  if (receives_ == Receives::ahead && slots.receives > 0 &&
+      links.activations.transport() == machine::Transport::shared_memory)
+    worker_ = std::make_unique<machine::Worker>(
+        true, machine::Worker::Recorded{"receives of the pipeline", machine::Part::bubble,
+                                        links.activations.group().name.c_str()});
 }
 
-void Executor::receive(const Message& message, const Tensor& into) {
+std::optional<Message> Executor::incoming(std::size_t position) const {
+  if (position >= plan_.size()) return {};
+  const auto message = receives(plan_[position], stage_, placement_);
+  return message && message->peer != stage_ ? message : std::nullopt;
+}
+
+// Takes the message's slot. Later work does not use it until receive().
+void Executor::receive_ahead(std::size_t position) {
+  const auto message = incoming(position);
+  if (!message) return;
+  const Tensor& slot = pool(message->content).take(holder_of(*message));
+  const Tensor& into = staging_ ? staged_in_ : slot;
+  machine::Link& link = links_.of(message->content);
+  if (worker_)
+    worker_->submit([&link, peer = message->peer, data = into.data(), bytes = into.bytes()] {
+      const machine::DuringMessage received(link.group().name);
+      link.receive(peer, data, bytes);
+    });
+  else if (streamed_)
+    slot_free_ = device_.stream().record();
+  else
+    link.start_receive(message->peer, into.data(), into.bytes());
+}
+
+void Executor::receive(const Message& message) {
   machine::Link& link = links_.of(message.content);
-  if (!staging_) {
-    link.start_after_device();
+  const Tensor slot = pool(message.content).of(holder_of(message));
+  const Tensor& into = staging_ ? staged_in_ : slot;
+  if (worker_) {
+    worker_->wait_all();
+  } else {
+    const auto free = std::exchange(slot_free_, nullptr);
+    if (free && link.has_own_stream())
+      link.stream()->wait(*free);
+    else
+      link.start_after_device();
     link.receive(message.peer, into.data(), into.bytes());
-    return link.end_before_device();
+    link.end_before_device();
   }
-  link.receive(message.peer, staged_in_.data(), staged_in_.bytes());
-  device_.stream().copy(into.data(), staged_in_.data(), into.bytes());
+  if (!staging_) return;
+  device_.stream().copy(slot.data(), into.data(), into.bytes());
   device_.stream().synchronize();
 }
 
@@ -294,10 +342,13 @@ void Executor::run(const Stage& stage) {
     const Action& action = plan_[i];
     if (!exchanges_.empty()) {
       exchange_before(i);
-    } else if (const auto incoming = receives(action, stage_, placement_);
-               incoming && incoming->peer != stage_) {
-      timed(Doing::receive, action,
-            [&] { receive(*incoming, pool(incoming->content).take(holder_of(*incoming))); });
+    } else {
+      const auto message = incoming(i);
+      if (receives_ == Receives::ahead && i == 0) receive_ahead(0);
+      if (receives_ == Receives::when_needed && message)
+        pool(message->content).take(holder_of(*message));
+      if (message) timed(Doing::receive, action, [&] { receive(*message); });
+      if (receives_ == Receives::ahead) receive_ahead(i + 1);
     }
     const auto outgoing = sends(action, stage_, placement_);
     const bool leaves = outgoing && outgoing->peer != stage_;
@@ -342,16 +393,16 @@ const Timeline& Executor::timeline() {
   return timeline_;
 }
 
-ExpectedMemory expected_memory(const StageSchedules& schedules, int stage,
-                               const Boundary& boundary) {
-  const Slots slots = count_slots(schedules, stage);
+ExpectedMemory expected_memory(const StageSchedules& schedules, int stage, const Boundary& boundary,
+                               Receives how) {
+  const Slots slots = count_slots(schedules, stage, how);
   return {slots.inputs * boundary.bytes(),
           (slots.d_outputs + slots.sent(outbox_slots)) * boundary.bytes()};
 }
 
 machine::Traffic expected_traffic(const StageSchedules& schedules, int stage,
                                   const Boundary& boundary) {
-  const Slots slots = count_slots(schedules, stage);
+  const Slots slots = count_slots(schedules, stage, Receives::when_needed);
   const std::uint64_t sent = slots.sent();
   return {sent * boundary.bytes(), sent, slots.receives * boundary.bytes(), slots.receives};
 }

@@ -12,6 +12,10 @@
 // executor waits for it only before its slot in the outbox is reused (messages.h). If the next part
 // of the model is on the same stage, one action reads the tensor that the other action writes.
 //
+// With Receives::ahead a message is received beside the action before its own: over shared_memory
+// by a thread, over cuda_ipc in the link's own stream, over mpi as far as the library moves a
+// posted receive while the stage computes. The order of messages on a link is the same.
+//
 // Links of CUDA devices (Link::stream) move the boundaries themselves. The executor then only
 // queues work and messages on the device's stream, and never waits for the stream. If a send waits
 // for its receive (nccl), a stage's messages move in groups (exchanges.h). Over other links,
@@ -26,6 +30,7 @@
 //   buffers      outgoing activations and outgoing gradients, at most outbox_slots of each for each
 //                receiving stage; incoming gradients: one, or, if the halves are separate, the
 //                maximum number that wait from I to W.
+// With Receives::ahead, a message counts from the start of the action before its own.
 // With staging, the host device holds the same number of outgoing buffers and one incoming buffer,
 // all as buffers.
 
@@ -40,6 +45,7 @@
 #include "machine/device/device.h"
 #include "machine/device/tensor.h"
 #include "machine/link/link.h"
+#include "machine/world/worker.h"
 #include "pipeline/exchanges.h"
 #include "pipeline/messages.h"
 #include "pipeline/schedule.h"
@@ -98,10 +104,11 @@ class Executor {
   // The rank's stage is its index in the links' group. device holds the boundaries. host must be
   // readable by the host, and links must be able to send its memory. It is used only if the host
   // cannot read device and the links do not move its memory. Throws std::invalid_argument with the
-  // drawing if the schedule cannot be proved, if one link is given but two are required, and if the
-  // links move memory of another device.
+  // drawing if the schedule cannot be proved, if one link is given but two are required, if the
+  // links move memory of another device, and if messages that move in groups shall arrive ahead.
   Executor(const StageSchedules& schedules, int micro_batches, Boundary boundary, Links links,
-           machine::Device& device, machine::Device& host);
+           machine::Device& device, machine::Device& host,
+           Receives receives = Receives::when_needed);
 
   const StageSchedule& plan() const { return plan_; }
   // Runs one step: every action of this stage, in order. Collective over the links' group. Returns
@@ -140,7 +147,10 @@ class Executor {
 
   template <class Work>
   void timed(Doing doing, const Action& action, const Work& work);
-  void receive(const Message& message, const machine::Tensor& into);
+  // The message from another stage that the action at this position needs.
+  std::optional<Message> incoming(std::size_t position) const;
+  void receive_ahead(std::size_t position);
+  void receive(const Message& message);  // into the slot that was taken for it
   void exchange(const Exchange& exchange);
   void exchange_before(std::size_t position);
   machine::Tensor open_slot(const Message& message);
@@ -156,20 +166,23 @@ class Executor {
   Links links_;
   machine::Device& device_;
   bool streamed_, staging_;
+  Receives receives_;
   StageExchanges exchanges_;  // empty if sends do not wait for their receives
   Pool inputs_, d_outputs_;
   std::map<std::pair<Content, int>, Outbox> outboxes_;  // by content and receiver
   machine::Tensor staged_in_;
+  std::unique_ptr<machine::Event> slot_free_;  // of the message that is received ahead in a stream
   Timeline timeline_;
-  std::vector<Queued> queued_;  // the events that timeline_ lacks
+  std::vector<Queued> queued_;               // the events that timeline_ lacks
+  std::unique_ptr<machine::Worker> worker_;  // last: its job uses the slots
 };
 
 // Bytes that an Executor holds on the stage's device, for the memory oracle.
 struct ExpectedMemory {
   std::size_t activations = 0, buffers = 0;
 };
-ExpectedMemory expected_memory(const StageSchedules& schedules, int stage,
-                               const Boundary& boundary);
+ExpectedMemory expected_memory(const StageSchedules& schedules, int stage, const Boundary& boundary,
+                               Receives receives = Receives::when_needed);
 
 // Returns the bytes and messages that a stage sends and receives in one step: one boundary per
 // message.

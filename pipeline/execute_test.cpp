@@ -172,7 +172,7 @@ void expect_events_in_order(const StageTimeline& events) {
 
 // Runs two steps of a schedule on ranks. Checks results, order, memory and traffic.
 void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaque = false,
-                   int slow_stage = -1) {
+                   int slow_stage = -1, Receives receives = Receives::when_needed) {
   const int stages = static_cast<int>(schedules.size());
   const Placement& placement = schedules.placement;
   const Reference reference(placement, micro_batches);
@@ -189,8 +189,8 @@ void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaq
     device.ledger().reset_peaks();
     const std::size_t held = device.ledger().current();
     Executor executor(schedules, micro_batches, boundary, {*link, two ? *gradients : *link}, device,
-                      world.host_device());
-    const ExpectedMemory memory = expected_memory(schedules, rank, boundary);
+                      world.host_device(), receives);
+    const ExpectedMemory memory = expected_memory(schedules, rank, boundary, receives);
     EXPECT_EQ(device.ledger().current(Category::activations), memory.activations);
     EXPECT_EQ(device.ledger().current() - held, memory.activations + memory.buffers);
 
@@ -318,6 +318,37 @@ TEST(Execute, ASlowStageDoesNotChangeTheResults) {
               micro_batches = schedule.name == "dual_pipe" ? 8 : 6;
     for (int slow = 0; slow < stages; ++slow)
       run_and_check(all_stages(schedule, stages, micro_batches), micro_batches, false, slow);
+  }
+}
+
+// A thread receives while the stage computes, also while a neighbour is late.
+TEST(Execute, ReceivesAheadGiveTheSameGradients) {
+  for (const Schedule& schedule : schedules()) {
+    if (sanitized && schedule.name != "1f1b" && schedule.name != "zb_v") continue;
+    const int stages = schedule.name == "dual_pipe" ? 4 : 3,
+              micro_batches = schedule.name == "dual_pipe" ? 8 : 7;
+    if (!schedule.why_not({stages, micro_batches, schedule.chunks}).empty()) continue;
+    const StageSchedules actions = all_stages(schedule, stages, micro_batches);
+    for (const int slow : {-1, 0, 2})
+      run_and_check(actions, micro_batches, false, slow, Receives::ahead);
+    run_and_check(actions, micro_batches, true, -1, Receives::ahead);
+  }
+}
+
+// The message of the next action is there while an action computes. On stage i of p, 1F1B then
+// holds p - i + 1 inputs, and, as GPipe, a second gradient where backward follows backward.
+TEST(Execute, AMessageThatIsReceivedAheadTakesABuffer) {
+  const std::size_t bytes = boundary.bytes();
+  const auto one_f_one_b = all_stages(find_schedule("1f1b"), 4, 8);
+  const auto gpipe = all_stages(find_schedule("gpipe"), 4, 8);
+  for (int stage = 0; stage < 4; ++stage) {
+    const std::size_t buffers = (2 * (stage < 3) + 2 * (stage > 0) + 2 * (stage < 3)) * bytes;
+    const ExpectedMemory few = expected_memory(one_f_one_b, stage, boundary, Receives::ahead);
+    EXPECT_EQ(few.activations, stage == 0 ? 0 : (4 - stage + 1) * bytes) << stage;
+    EXPECT_EQ(few.buffers, buffers) << stage;
+    const ExpectedMemory all = expected_memory(gpipe, stage, boundary, Receives::ahead);
+    EXPECT_EQ(all.activations, stage == 0 ? 0 : 8 * bytes) << stage;
+    EXPECT_EQ(all.buffers, buffers) << stage;
   }
 }
 

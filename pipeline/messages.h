@@ -29,6 +29,11 @@ struct Message {
 // received.
 inline constexpr int outbox_slots = 2;
 
+// When an action's message is received: when the action starts, or while the action before it
+// computes (Megatron-LM's --overlap-p2p-communication). A message that is received ahead occupies
+// its buffer from the start of the action before.
+enum class Receives : unsigned char { when_needed, ahead };
+
 constexpr bool is_backward_of_input(Kind kind) {
   return kind == Kind::backward || kind == Kind::backward_input;
 }

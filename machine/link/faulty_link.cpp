@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -45,6 +46,7 @@ class FaultyLink final : public Link {
   int world_rank(int peer) const { return group().members[peer]; }
   // The inner link gets the same operation, because its waits report it.
   Link& as_counted() {
+    const std::lock_guard lock(counting_);  // one thread may send and another receive
     if (operation() != counted_) link_->count_as({operation(), Dtype::float32});
     counted_ = operation();
     return *link_;
@@ -67,6 +69,9 @@ class FaultyLink final : public Link {
     return peers_[peer].last_sent = as_counted().deliver(peer, bytes);
   }
 
+  void do_start_receive(int peer, void* into, std::size_t bytes) override {
+    as_counted().start_receive(peer, into, bytes);
+  }
   void do_receive(int peer, void* into, std::size_t bytes, Store store) override {
     as_counted().receive(peer, into, bytes, store);
     if (is_due(peer, bytes)) flip(static_cast<std::byte*>(into), bytes, peers_[peer].corrupt->bit);
@@ -107,6 +112,7 @@ class FaultyLink final : public Link {
 
   std::unique_ptr<Link> link_;
   std::vector<Peer> peers_;
+  std::mutex counting_;
   std::optional<Operation> counted_;  // operation that link_ counts under
 };
 

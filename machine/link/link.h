@@ -128,6 +128,12 @@ class Link {
   void* posted(int peer, std::size_t bytes) { return do_posted(peer, bytes); }
   std::uint64_t deliver(int peer, std::size_t bytes);
 
+  // Lets the next message from peer move to `into` from now on, if the transport moves messages
+  // beside other work without a thread. The receive into the same place completes it, before any
+  // other receive from that peer.
+  void start_receive(int peer, void* into, std::size_t bytes) {
+    do_start_receive(peer, into, bytes);
+  }
   // Copies the next message from peer to `into`; bypasses the cache if `store` is streaming.
   void receive(int peer, void* into, std::size_t bytes, Store store = Store::cached);
   // The next message from peer, in place: valid until release(peer), which must precede the next
@@ -153,6 +159,7 @@ class Link {
   virtual void do_post(int, int, void*, std::size_t) {}
   virtual void* do_posted(int, std::size_t) { return nullptr; }
   virtual std::uint64_t do_deliver(int, std::size_t) { return 0; }
+  virtual void do_start_receive(int, void*, std::size_t) {}
   virtual void do_receive(int peer, void* into, std::size_t bytes, Store store) = 0;
   virtual const void* do_receive_in_place(int peer, std::size_t bytes) = 0;
   virtual void do_release(int peer) = 0;

@@ -50,16 +50,29 @@ void MpiLink::do_wait_sent(int peer, std::uint64_t number) {
   }
 }
 
-void MpiLink::do_receive(int peer, void* into, std::size_t bytes, Store) {
-  const std::uint64_t number = ++peers_[peer].received;
+void MpiLink::do_start_receive(int peer, void* into, std::size_t bytes) {
+  Peer& from = peers_[peer];
+  SHARDMARK_CHECK(from.receiving.size(), ==, 0u);
+  from.into = into;
   std::size_t offset = 0;
   do {
     const std::size_t part = std::min(mpi_part_bytes, bytes - offset);
-    MPI_Request request;
-    MPI_Status status;
     check_mpi(MPI_Irecv(static_cast<std::byte*>(into) + offset, static_cast<int>(part), MPI_BYTE,
-                        peer, 0, communicator_, &request),
+                        peer, 0, communicator_, &from.receiving.emplace_back()),
               "MPI_Irecv");
+    offset += part;
+  } while (offset < bytes);
+}
+
+void MpiLink::do_receive(int peer, void* into, std::size_t bytes, Store) {
+  Peer& from = peers_[peer];
+  if (from.receiving.empty()) do_start_receive(peer, into, bytes);
+  SHARDMARK_CHECK(from.into == into, ==, true);
+  const std::uint64_t number = ++from.received;
+  std::size_t offset = 0;
+  for (MPI_Request& request : from.receiving) {
+    const std::size_t part = std::min(mpi_part_bytes, bytes - offset);
+    MPI_Status status;
     finish_mpi(request, wait_, waiting(peer, number, bytes, "send"), &status);
     int count = 0;
     MPI_Get_count(&status, MPI_BYTE, &count);
@@ -68,7 +81,8 @@ void MpiLink::do_receive(int peer, void* into, std::size_t bytes, Store) {
           fmt::format("{} in group {}: expected {} bytes in message {} from rank {}, got {}",
                       name(operation()), group().name, part, number, group().members[peer], count));
     offset += part;
-  } while (offset < bytes);
+  }
+  from.receiving.clear();
 }
 
 const void* MpiLink::do_receive_in_place(int peer, std::size_t bytes) {

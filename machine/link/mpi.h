@@ -32,12 +32,15 @@ class MpiLink final : public Link {
   struct Peer {
     std::uint64_t sent = 0, received = 0;
     std::deque<Sending> sending;
-    std::vector<std::byte> landed;  // buffer of receive_in_place
+    std::vector<MPI_Request> receiving;  // the parts of the message that has been started
+    const void* into = nullptr;          // its place
+    std::vector<std::byte> landed;       // buffer of receive_in_place
   };
 
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;
   void do_wait_sent(int peer, std::uint64_t number) override;
   std::uint64_t last_sent(int peer) const override { return peers_[peer].sent; }
+  void do_start_receive(int peer, void* into, std::size_t bytes) override;
   void do_receive(int peer, void* into, std::size_t bytes, Store store) override;
   const void* do_receive_in_place(int peer, std::size_t bytes) override;
   void do_release(int) override {}

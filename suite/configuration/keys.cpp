@@ -107,6 +107,7 @@ std::span<const Word> words() {
       {"--checkpoint-in-cpu", "cpu-checkpointing"},
       {"--partition-activations", "--distribute-saved-activations"},
       {"--use-flash-attn-v2", "--use-flash-attn"},
+      {"--no-overlap-p2p-communication", "--overlap-p2p-communication", {{"true", "false"}}},
       {"--disable-tp-comm-overlap-ag", "--tp-comm-overlap-ag", {{"true", "false"}}},
       {"--disable-tp-comm-overlap-rs", "--tp-comm-overlap-rs", {{"true", "false"}}},
       {"--disable-tp-comm-bulk-dgrad", "--tp-comm-bulk-dgrad", {{"true", "false"}}},

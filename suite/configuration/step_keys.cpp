@@ -123,6 +123,8 @@ std::vector<Key> step_keys() {
        .about = "chunks of a stage; schedule: the schedule's default"},
       row("--num-layers-per-virtual-pipeline-stage", "", AT(pipeline.layers_per_virtual_stage),
           degree(), &pp),
+      axis("--overlap-p2p-communication", "", AT(pipeline.p2p_overlap),
+           "messages between stages are received beside computing", {}, &pp),
       axis("partition-method", "pipeline.partition", AT(pipeline.partition_method),
            "split of the layers into a pipeline's parts",
            {.choices = {"uniform", "parameters", "profile"}, .synonyms = {{"best", "uniform"}}}),

@@ -75,6 +75,7 @@ struct TrainingConfig {
     std::string schedule = "1f1b";
     std::optional<int> virtual_stages;  // chunks per stage; empty: the schedule's default
     int layers_per_virtual_stage = 0;   // layers per chunk, Megatron-LM's older key; 0: not given
+    bool p2p_overlap = false;           // messages are received ahead (pipeline/execute.h)
     std::string partition_method = "uniform";    // of layers over parts (trainer/model_chunks.h)
     std::vector<std::int64_t> layer_costs = {};  // measured, for "profile" (trainer/layer_costs.h)
   };

@@ -32,7 +32,8 @@ class PipelineRun {
 
   // Case: ranks, schedule, virtual_stages, micro_batches and transport.
   template <class Case>
-  PipelineRun(const Case& c, const Context& on, const pipeline::Boundary& of)
+  PipelineRun(const Case& c, const Context& on, const pipeline::Boundary& of,
+              pipeline::Receives receives = pipeline::Receives::when_needed)
       : context(on),
         schedule(pipeline::find_schedule(c.schedule)),
         size{c.ranks, c.micro_batches, c.virtual_stages},
@@ -42,7 +43,7 @@ class PipelineRun {
         activations_(machine::connect(on.world, on.group, c.transport, machine::LinkStream::own)),
         gradients_(machine::connect(on.world, on.group, c.transport, machine::LinkStream::own)),
         executor_(actions, c.micro_batches, boundary, {*activations_, *gradients_}, on.device,
-                  on.world.host_device()) {}
+                  on.world.host_device(), receives) {}
 
   void run(const pipeline::Stage& callables) { executor_.run(callables); }
 

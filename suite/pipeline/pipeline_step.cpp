@@ -40,6 +40,11 @@ struct PipelineStep {
     Transport transport{};
     Dtype dtype{};
     int tokens = 0, hidden = 0;
+    bool p2p_overlap = false;
+
+    pipeline::Receives receives() const {
+      return p2p_overlap ? pipeline::Receives::ahead : pipeline::Receives::when_needed;
+    }
   };
 
   static Sweep<Case> sweep() {
@@ -55,9 +60,17 @@ struct PipelineStep {
         .axis("ranks", &Case::ranks, 4)
         .axis("tokens", &Case::tokens, 128)
         .axis("hidden", &Case::hidden, 256)
+        .axis("p2p_overlap", &Case::p2p_overlap, false)
         .only([](const Case& c) {
-          return c.tokens < 1 || c.hidden < 1 ? "tokens and hidden must be positive"
-                                              : why_no_schedule(c);
+          if (c.tokens < 1 || c.hidden < 1)
+            return std::string("tokens and hidden must be positive");
+          if (c.p2p_overlap && c.ranks < 2)
+            return std::string("p2p_overlap requires ranks above 1; one stage receives no message");
+          if (c.p2p_overlap && c.transport == Transport::nccl)
+            return std::string(
+                "p2p_overlap is on; over nccl messages move in groups between actions, so use "
+                "cuda_ipc");
+          return why_no_schedule(c);
         });
     // Schedules change their shape if the number of micro-batches is near p or 2 p. Other
     // transports and dtypes run with 2 p.
@@ -104,6 +117,9 @@ struct PipelineStep {
         .slice({quick}, "transports",
                {vary(&Case::micro_batches, {4}), vary(&Case::transport, {Transport::mpi}),
                 vary(&Case::dtype, {bfloat16}), vary(&Case::ranks, {2})})
+        .slice({quick}, "overlap",
+               {vary(&Case::schedule, {"1f1b"}), vary(&Case::micro_batches, {7}), three_ranks,
+                vary(&Case::p2p_overlap, {true})})
         // Covers fewer micro-batches than stages, and a number that the stages do not divide.
         .slice({quick}, "edges",
                {vary(&Case::schedule, {"gpipe", "zb_h1"}), vary(&Case::micro_batches, {2}),
@@ -111,6 +127,15 @@ struct PipelineStep {
         .slice({quick}, "edges",
                {vary(&Case::schedule, {"1f1b", "zb_h2", "zb_v"}), one_or_two_chunks,
                 vary(&Case::micro_batches, {7}), three_ranks, odd_tokens, odd_hidden})
+        .slice({acceptance, paper}, "overlap",
+               {vary(&Case::schedule, {"gpipe", "1f1b", "zb_h2"}),
+                vary(&Case::transport, {Transport::shared_memory, Transport::mpi}),
+                vary(&Case::dtype, {float32, bfloat16}), vary(&Case::ranks, {2, 4}),
+                vary(&Case::p2p_overlap, {true})})
+        .slice({smoke}, "overlap",
+               {vary(&Case::micro_batches, {4}), vary(&Case::ranks, {2}),
+                vary(&Case::dtype, {bfloat16}), vary(&Case::tokens, {16}),
+                vary(&Case::hidden, {64}), vary(&Case::p2p_overlap, {true})})
         .slice(
             {smoke}, "smoke",
             {vary(&Case::schedule, schedules), one_or_two_chunks, vary(&Case::micro_batches, {4}),
@@ -121,7 +146,7 @@ struct PipelineStep {
   PipelineStep(const Case& c, Context& context)
       : case_(c),
         memory_(context.device.ledger()),
-        run_(c, context, {{c.tokens, c.hidden}, c.dtype}),
+        run_(c, context, {{c.tokens, c.hidden}, c.dtype}, c.receives()),
         model_{c.dtype, c.tokens, c.hidden, c.micro_batches, run_.actions.placement, context.seed},
         stage_(context.device, model_, run_.stage),
         callables_(stage_.callables()) {}
@@ -182,7 +207,7 @@ struct PipelineStep {
     const std::uint64_t gradient_size = case_.dtype == Dtype::float64 ? 8 : 4;
     const auto alive = static_cast<std::uint64_t>(run_.schedule.peak(run_.stage, run_.size));
     const pipeline::ExpectedMemory executor =
-        pipeline::expected_memory(run_.actions, run_.stage, run_.boundary);
+        pipeline::expected_memory(run_.actions, run_.stage, run_.boundary, case_.receives());
     std::uint64_t ends = 0;
     for (int chunk = 0; chunk < placement().chunks(); ++chunk)
       ends += (stage_.begins(chunk) ? 2 * m : 0) + (stage_.ends(chunk) ? 2 * m : 0);

@@ -200,7 +200,7 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
     if (pipeline::is_backward_of_input(action.kind)) on_host -= passage.host_saved;
   }
   const pipeline::ExpectedMemory passing =
-      pipeline::expected_memory(schedules, stage, boundary(config));
+      pipeline::expected_memory(schedules, stage, boundary(config), receives_of(config));
   const bool has_loss = std::ranges::any_of(chunks, [](const auto& c) { return c.stage.last(); });
   for (const layers::StageCase& chunk : chunks) scales += layers::fp8_state(config.model, chunk);
   peaks.activations += passing.activations;

@@ -239,7 +239,7 @@ void Trainer::connect_executor() {
       pipeline::Boundary{(*chunks_)[0].boundary(config_.batch.micro_batch_size),
                          config_.precision.dtype},
       gradients ? pipeline::Links(activations, *gradients) : pipeline::Links(activations), device_,
-      world_.host_device());
+      world_.host_device(), receives_of(config_));
   // A micro-batch of a large model may take long, so each pass reports progress to the watchdog.
   const auto ended = [this](const pipeline::Action& action) {
     end_pass(action);

@@ -34,6 +34,10 @@ namespace suite {
 // Rows that the ranks that exchange tokens have for each expert (layers::MoeCase's), likewise.
 using RoutedRows = std::vector<std::vector<std::vector<std::int64_t>>>;
 
+inline pipeline::Receives receives_of(const TrainingConfig& config) {
+  return config.pipeline.p2p_overlap ? pipeline::Receives::ahead : pipeline::Receives::when_needed;
+}
+
 class Trainer {
  public:
   // Collective over group, whose size is the product of the degrees.

@@ -100,6 +100,19 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
 
   // Covers gradients that are added up and sent in 16 bits, with states on the host, too.
   const auto tiny = vary("model", {"tiny"});
+  // A thread receives while passes gather and reduce.
+  const Variations ahead{tiny, batch, vary("overlap-p2p-communication", {"on"})};
+  add({quick, smoke}, "messages ahead",
+      ahead + Variations{in_bfloat16, vary("zero-stage", {"3"}),
+                         vary("schedule", {"interleaved_1f1b"}),
+                         vary("model-args", {"--num-layers 4"})},
+      grids({4}, {1}, {2}, {2}));
+  add({smoke}, "messages ahead", ahead + Variations{vary("transport", {"mpi"})},
+      grids({2}, {1}, {2}, {1}));
+  add(full, "messages ahead",
+      {vary("overlap-p2p-communication", {"on"}), vary("transport", {"shared_memory", "mpi"}),
+       schedules},
+      grids({4, 8}, {1, 2}, {2, 4}, {1, 2}));
   const auto sums = [](const char* dtype, const char* name) {
     return Variations{vary("dtype", {dtype}), vary("grad-accum-dtype", {name})};
   };
