@@ -83,6 +83,7 @@ predict::Software own_software(const TrainingConfig& config) {
           .gradient_bytes = 4,
           .dp_overlap = config.zero.overlaps(),
           .reduction_overlap = config.zero.overlaps(),
+          .gathers = 3,
           .optimizer_bytes = 24 + 4 + 4 + 8 + 6};
 }
 

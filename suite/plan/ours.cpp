@@ -4,36 +4,19 @@
 // Buffers omit the staging of collectives, which depends on the transport.
 
 #include <algorithm>
-#include <memory>
 #include <stdexcept>
 
 #include "suite/configuration/models.h"
 #include "suite/configuration/resolve.h"
+#include "suite/plan/declared_stage.h"
 #include "suite/plan/memory_plan.h"
 #include "suite/plan/model_shape.h"
 #include "suite/trainer/expectations.h"
 #include "suite/trainer/validation.h"
 #include "zero/cost/cost.h"
-#include "zero/stages/compressed_reduction.h"
 
 namespace suite::configuration {
 namespace {
-
-// A link that has a number of ranks but no transport, for declaring a model.
-class NoLink final : public machine::Link {
- public:
-  explicit NoLink(int ranks) : Link(machine::first_ranks("tp", ranks, 0)) {}
-  machine::Transport transport() const override { return machine::Transport::shared_memory; }
-
- private:
-  [[noreturn]] static void moved() { throw std::logic_error("NoLink: nothing can be moved"); }
-  std::uint64_t do_send(int, const void*, std::size_t) override { moved(); }
-  void do_wait_sent(int, std::uint64_t) override { moved(); }
-  std::uint64_t last_sent(int) const override { moved(); }
-  void do_receive(int, void*, std::size_t, machine::Store) override { moved(); }
-  const void* do_receive_in_place(int, std::size_t) override { moved(); }
-  void do_release(int) override { moved(); }
-};
 
 std::string why_not(const TrainingConfig& training) {
   if (!training.model.has_shape()) return "requires a model's shape";
@@ -57,34 +40,11 @@ TrainingConfig held_as(TrainingConfig config, const Holding& holding) {
 
 Held held_by_stage(const TrainingConfig& config, int stage) {
   // Further micro-batches only repeat the middle of a schedule.
-  pipeline::Size size = pipeline_size(config);
-  size.micro_batches = std::min(size.micro_batches, 2 * size.stages);
-  const auto schedules =
-      pipeline::all_stages(pipeline::find_schedule(config.pipeline.schedule), size);
-  zero::GradientPlan plan;
-  ModelParts parts;
-  const machine::Grid first(config.degrees, 0);
-  const machine::Grid grid(config.degrees, first.rank_at(machine::Axis::pp, stage));
-  machine::run_ranks(1, [&](machine::World& world) {  // has as many hosts as the grid needs
-    collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp)),
-        ep(world, std::make_unique<NoLink>(expert_degrees(config).ranks()));
-    ModelChunks model(config, schedules.placement, stage, world.host_device(), tp,
-                      &world.host_device(), {}, layers::MoeCommunicators{ep, tp});
-    plan = zero::gradient_plan(
-        model.parameters(), config.precision.dtype, grid, static_cast<double>(config.tokens()),
-        frozen_parameters(config, model.parameters()), config.gradient_dtype(),
-        {config.expert_parallel, model.expert_names()});
-    name_matrices(plan, model.parameters(), config);
-    parts = model_parts(model);
-  });
-  const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
-  zero::Selected selected;
-  for (const zero::Segment& segment : layout.segments)
-    selected.push_back(
-        zero::selected_if_normal(config.zero.options.gradient_compression, segment.range.size()));
-  const zero::ExpectedMemory states = zero::expected_memory(
-      config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options(),
-      model_passes(config, parts, schedules.of(stage)), selected);
+  const DeclaredStage declared = declare_stage(config, stage, 2 * pipeline_size(config).stages);
+  const auto& [schedules, plan, parts, layout, selected, passes] = declared;
+  const zero::ExpectedMemory states =
+      zero::expected_memory(config.zero.stage, plan, layout, config.optimizer.rule(),
+                            config.step_options(), passes, selected);
   const PassagePeaks passage = passage_peaks(config, schedules, stage);
   Held held;
   held.gpu.parameters = static_cast<double>(states.parameters);

@@ -34,6 +34,8 @@ const std::vector<Key>& keys() {
       {"gpu.name", "of the GPU", REAL(gpu.name)},
       {"gpu.half_tflops", "dense peak in float16 and bfloat16", REAL(gpu.half), 1e12, 1e-6, 1e6},
       {"gpu.float32_tflops", "dense peak in float32", REAL(gpu.float32), 1e12, 1e-6, 1e6},
+      {"gpu.fp8_tflops", "dense peak in 8-bit floating point; 0: unknown", REAL(gpu.fp8), 1e12, 0,
+       1e6, false},
       {"gpu.memory_gb", "memory of a GPU", REAL(gpu.memory), 1e9, 1e-3, 1e6},
       {"gpu.bandwidth_gb_s", "peak of its memory", REAL(gpu.bandwidth), 1e9, 1e-3, 1e6},
       {"gpu.bandwidth_fraction", "part of that peak that a streaming kernel reaches",

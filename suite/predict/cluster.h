@@ -18,6 +18,7 @@ namespace suite::predict {
 struct Gpu {
   std::string name;
   double float32 = 0, half = 0;   // dense peaks in FLOP/s; half: float16 and bfloat16
+  double fp8 = 0;                 // of products of 8-bit floats; 0: the GPU has none, or unknown
   double memory = 0;              // bytes
   double bandwidth = 0;           // of its memory, as the vendor states it
   double bandwidth_fraction = 1;  // that a streaming kernel reaches

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "machine/testing/generated_section.h"
+#include "suite/predict/counted_keys.h"
 #include "suite/predict/published.h"
 
 namespace suite::predict {
@@ -11,6 +12,8 @@ namespace {
 TEST(PredictReadme, TablesMatchTheProgram) {
   machine::testing::expect_generated_section(SHARDMARK_PREDICT_README, "keys",
                                              cluster_keys_table());
+  machine::testing::expect_generated_section(SHARDMARK_PREDICT_README, "counted",
+                                             counted_keys_list());
   machine::testing::expect_generated_section(SHARDMARK_PREDICT_README, "published",
                                              text(compare_published()));
 }

@@ -43,6 +43,11 @@ std::string text(const Report& report) {
       "step           {:.4g} s ({:.4g} to {:.4g} s: 9 of 10 published runs are within this error)\n"
       "tokens         {:.4g} per s\nMFU            {:.1f} %\nHFU            {:.1f} %\n",
       p.step_s, p.low_s, p.high_s, p.tokens_per_s(), 100 * p.mfu, 100 * p.hfu);
+  if (p.before_freeze_s > 0)
+    out += fmt::format(
+        "freeze_step    {} updates: {:.4g} s a step before it; all other numbers are of a step "
+        "after it\n",
+        c.optimizer.freeze_step, p.before_freeze_s);
   if (p.joules > 0)
     out += fmt::format("energy         {:.4g} kWh a step, at the power of the data sheet\n",
                        p.joules / 3.6e6);
@@ -119,6 +124,7 @@ std::string json(const Report& report) {
                              {"slowest_stage", p.slowest_stage}};
   for (const auto& [what, seconds] : rows_of(p)) out["breakdown_s"][what] = seconds;
   out["recompute_s"] = p.recompute_s;
+  if (p.before_freeze_s > 0) out["step_before_freezing_s"] = p.before_freeze_s;
   out["groups"] = nlohmann::json::array();
   for (const GroupTime& one : p.groups)
     out["groups"].push_back({{"group", one.group},

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "pipeline/schedule.h"
 #include "suite/configuration/models.h"
+#include "suite/predict/collective_time.h"
 
 namespace suite::predict {
 namespace {
@@ -60,8 +62,19 @@ void add_schedules(TrainingConfig one, std::vector<TrainingConfig>& out) {
   }
 }
 
-void add_memory_options(TrainingConfig one, std::vector<TrainingConfig>& out) {
-  one.zero.options.plus_plus = {};  // not predicted
+// ZeRO++ sends less between hosts, for more kernels and memory. A candidate has the options that
+// the configuration names, or none.
+bool may_use(const zero::PlusPlusOptions& named, const TrainingConfig& one,
+             const Cluster& cluster) {
+  const bool any = named.has_secondary() || named.quantized_weights || named.quantized_gradients;
+  return any && one.zero.stage == 3 && one.expert_parallel == 1 &&
+         one.shards() % std::max(1, named.hpz_partition_size) == 0 &&
+         spread(cluster, one.shards(), one.degrees.tp).leaves_node();
+}
+
+void add_memory_options(TrainingConfig one, const Cluster& cluster,
+                        std::vector<TrainingConfig>& out) {
+  const zero::PlusPlusOptions named = std::exchange(one.zero.options.plus_plus, {});
   const int most_stage = one.shards() == 1 ? 0 : one.degrees.pp > 1 ? 1 : 3;
   for (int stage = 0; stage <= most_stage; ++stage)
     for (const auto device : {zero::OffloadDevice::none, zero::OffloadDevice::cpu})
@@ -74,7 +87,18 @@ void add_memory_options(TrainingConfig one, std::vector<TrainingConfig>& out) {
         one.zero.options.offload_optimizer.device = device;
         one.activations.recompute_granularity = recompute;
         add_schedules(one, out);
+        if (!may_use(named, one, cluster)) continue;
+        TrainingConfig plus_plus = one;
+        plus_plus.zero.options.plus_plus = named;
+        add_schedules(plus_plus, out);
       }
+}
+
+// Returns "3++" for a candidate with the options of ZeRO++.
+std::string stage_text(const TrainingConfig& config) {
+  const zero::PlusPlusOptions& o = config.zero.options.plus_plus;
+  const bool plus_plus = o.has_secondary() || o.quantized_weights || o.quantized_gradients;
+  return fmt::format("{}{}", config.zero.stage, plus_plus ? "++" : "");
 }
 
 }  // namespace
@@ -98,7 +122,7 @@ std::vector<TrainingConfig> grid(const TrainingConfig& base, const Cluster& clus
             one.expert_parallel = ep;
             one.batch.micro_batch_size = micro;
             one.batch.gradient_accumulation_steps = per_replica / micro;
-            add_memory_options(one, out);
+            add_memory_options(one, cluster, out);
           }
       }
   return out;
@@ -110,10 +134,18 @@ Found fastest(const std::vector<TrainingConfig>& all, const Cluster& cluster,
   Cluster limited = cluster;
   limited.gpu.memory = gpu_memory;
   std::vector<std::pair<double, std::size_t>> bounds;
+  std::string why_not;  // the first
+  std::size_t predicted = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const Prediction bound = predict_step(all[i], limited, software, Pipeline::lower_bound);
-    if (bound.fits) bounds.emplace_back(bound.step_s, i);
+    try {
+      const Prediction bound = predict_step(all[i], limited, software, Pipeline::lower_bound);
+      ++predicted;
+      if (bound.fits) bounds.emplace_back(bound.step_s, i);
+    } catch (const std::invalid_argument& error) {  // no step takes these keys together
+      if (why_not.empty()) why_not = error.what();
+    }
   }
+  if (predicted == 0 && !why_not.empty()) throw std::invalid_argument(why_not);
   found.fitting = bounds.size();
   std::ranges::sort(bounds);
   for (const auto& [bound_s, i] : bounds) {
@@ -152,9 +184,9 @@ std::string text(const Found& found) {
     const std::string v =
         c.pipeline.virtual_stages ? fmt::format(" x{}", *c.pipeline.virtual_stages) : std::string();
     out += fmt::format(
-        "{:8.4g} {:6.1f} {:7.1f} {:3} {:3} {:3} {:3} {:5} {:4} {:6} {:<10} {:<8} {:<20} {}\n",
+        "{:8.4g} {:6.1f} {:7.1f} {:3} {:3} {:3} {:3} {:5} {:>4} {:6} {:<10} {:<8} {:<20} {}\n",
         one.prediction.step_s, 100 * one.prediction.mfu, one.prediction.held.gpu.total() / 1e9,
-        c.degrees.tp, c.degrees.cp, c.expert_parallel, c.degrees.pp, c.degrees.dp, c.zero.stage,
+        c.degrees.tp, c.degrees.cp, c.expert_parallel, c.degrees.pp, c.degrees.dp, stage_text(c),
         c.batch.micro_batch_size, name(c.activations.recompute_granularity),
         name(c.zero.options.offload_optimizer.device), c.pipeline.schedule + v, one.limit());
   }
@@ -215,6 +247,11 @@ std::string deepspeed_config(const TrainingConfig& config) {
   const auto device = config.zero.options.offload_optimizer.device;
   if (device != zero::OffloadDevice::none)
     out["zero_optimization"]["offload_optimizer"]["device"] = std::string(name(device));
+  const zero::PlusPlusOptions& plus_plus = config.zero.options.plus_plus;
+  if (plus_plus.has_secondary())
+    out["zero_optimization"]["zero_hpz_partition_size"] = plus_plus.hpz_partition_size;
+  if (plus_plus.quantized_weights) out["zero_optimization"]["zero_quantized_weights"] = true;
+  if (plus_plus.quantized_gradients) out["zero_optimization"]["zero_quantized_gradients"] = true;
   return out.dump(2) + "\n";
 }
 

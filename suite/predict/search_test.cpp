@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 #include <string>
 
 #include "suite/configuration/models.h"
@@ -40,6 +41,56 @@ TEST(Search, ChoosesTheBestOfAnExhaustiveSimulation) {
   EXPECT_EQ(found.fitting, times.size());
   EXPECT_LT(found.simulated, found.fitting);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(found.best[i].prediction.step_s, times[i]) << i;
+}
+
+// ZeRO++ is tried only if the configuration names it, in stage 3, and if the ranks of dp leave a
+// node.
+TEST(Search, TriesZeroPlusPlusThatIsNamed) {
+  const Cluster cluster = read_cluster("dgx_a100");
+  TrainingConfig config = gpt3();
+  config.model = named_model("llama2_7b");
+  config.batch.global_batch_size = 64;
+  const auto uses = [](const TrainingConfig& one) {
+    return one.zero.options.plus_plus.quantized_weights;
+  };
+  const TrainingConfig plain = config;
+  config.zero.options.plus_plus = {8, true, true};
+  for (const int gpus : {8, 32}) {
+    const std::vector<TrainingConfig> all = grid(config, cluster, gpus);
+    EXPECT_EQ(std::ranges::count_if(all, uses) > 0, gpus > 8);
+    const auto named = static_cast<std::size_t>(std::ranges::count_if(all, uses));
+    EXPECT_EQ(all.size() - named, grid(plain, cluster, gpus).size());
+    for (const TrainingConfig& one : all) EXPECT_TRUE(!uses(one) || one.zero.stage == 3);
+  }
+  Cluster slow = cluster;
+  slow.network.bandwidth /= 200;
+  std::vector<TrainingConfig> of_stage_3 = grid(config, slow, 32);
+  std::erase_if(of_stage_3, [](const TrainingConfig& one) {
+    return one.zero.stage != 3 || one.batch.micro_batch_size != 1 || one.degrees.tp > 1;
+  });
+  const Found found =
+      fastest(of_stage_3, slow, find_software("megatron_core"), cluster.gpu.memory, 3);
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_TRUE(uses(found.best.front().config));
+  EXPECT_NE(text(found).find(" 3++ "), std::string::npos);
+  EXPECT_NE(deepspeed_config(found.best.front().config).find("zero_hpz_partition_size"),
+            std::string::npos);
+}
+
+// No step has a 1-bit optimizer in stage 1, and a model with a rate of no cluster has no candidate.
+TEST(Search, LeavesOutCandidatesThatNoStepSupports) {
+  const Cluster cluster = read_cluster("dgx_a100");
+  TrainingConfig config = gpt3();
+  config.model = named_model("llama2_7b");
+  config.batch.global_batch_size = 64;
+  config.optimizer.type = "one_bit_adam";
+  const Found found =
+      fastest(grid(config, cluster, 32), cluster, find_software("megatron_core"), 1e15, 2);
+  ASSERT_FALSE(found.best.empty());
+  for (const Choice& one : found.best) EXPECT_EQ(one.config.zero.stage, 0);
+  config.precision.dtype = machine::Dtype::float64;
+  EXPECT_THROW(fastest(grid(config, cluster, 32), cluster, find_software("megatron_core"), 1e15, 2),
+               std::invalid_argument);
 }
 
 TEST(Search, KeepsTheMemoryLimitAndGetsFasterWithMore) {

@@ -18,7 +18,7 @@ struct Software {
   bool p2p_overlap = false;        // a message between stages does not stop its sender
   bool p2p_scattered = false;      // each rank of tp sends its own part, and the receivers gather
   bool fused_accumulation = false;  // products add to the gradients
-  int gathers = 2;             // of the values in stage 3: in forward, backward and recomputation
+  int gathers = 2;  // of the values in stage 3: in forward and backward; 3: and in recomputation
   bool one_adapter = false;    // flat rings of stage 3 leave a node through one adapter
   double optimizer_bytes = 0;  // read and written for each parameter by the update
 };

@@ -5,6 +5,7 @@
 #include "layers/models/gpt_cost.h"
 #include "suite/predict/collective_time.h"
 #include "suite/predict/kernel_time.h"
+#include "suite/predict/zero/zero_calls.h"
 #include "suite/trainer/model_chunks.h"
 
 namespace suite::predict {
@@ -38,6 +39,8 @@ class Layer {
         dropout_(config.model.hidden_dropout > 0),
         score_dropout_(config.model.attention_dropout > 0),
         flash_(config.activations.use_flash_attn),
+        fused_(config.activations.fused_epilogues),
+        fp8_(config.fp8),
         causal_(!config.model.encoder()) {}
 
   // of: dense layers and layers with experts.
@@ -74,9 +77,8 @@ class Layer {
     const double mask = dropout_ ? 1 : 0;
     const double bytes = 2 * 2 * E * n * h / c             // norms
                          + 2 * (3 * E + mask) * n * h / c  // dropout and residual
-                         +
-                         (with_experts ? expert_memory(1) : E * n * (inner + f) / t)  // activation
-                         + 2 * E * n * (qkv + h) / t;  // heads of queries, keys, values, result
+                         + (with_experts ? expert_memory(1) : activation_bytes(inner + f)) +
+                         2 * E * n * (qkv + h) / t;  // heads of queries, keys, values, result
     out.memory = streaming_s(gpu_, bytes, with_experts ? 9 + expert_kernels : 9);
     return out;
   }
@@ -86,7 +88,7 @@ class Layer {
     out.attention = core(flash_ ? 2.5 : 2, flash_ ? 1 : 4, softmax_gradient_bytes());
     const double mask = dropout_ ? 1 : 0;
     const double bytes = 2 * 5 * E * n * h / c + 2 * (3 * E + mask) * n * h / c +
-                         (with_experts ? expert_memory(2) : E * n * (2 * inner + f) / t) +
+                         (with_experts ? expert_memory(2) : activation_bytes(2 * inner + f)) +
                          2 * E * n * (qkv + h) / t;
     out.memory = streaming_s(gpu_, bytes, with_experts ? 11 + expert_kernels : 11);
     return out;
@@ -100,6 +102,8 @@ class Layer {
     out.memory = streaming_s(gpu_, parameters * (software_.fused_accumulation ? 4 : 2 * E), 4);
     return out;
   }
+  // A product with the activation inside keeps its own result for backward, which reads it.
+  double activation_bytes(double columns) const { return E * n * (fused_ ? f : columns) / t; }
   static constexpr int expert_kernels = 6;  // router, and four copies of rows
 
   // [rows, in] times [in, out], `count` times.
@@ -107,7 +111,17 @@ class Layer {
     const Gemm gemm = way == Way::forward ? Gemm{rows, out, in, count}
                       : way == Way::input ? Gemm{rows, in, out, count}
                                           : Gemm{in, out, rows, count};
+    if (fp8_.on()) return product_of_codes(way, gemm, rows, in, out);
     return gemm_s(gpu_, gemm, dtype_);
+  }
+  // Both operands are read and coded before each product (layers/fp8/fp8_products.h). A scale for a
+  // whole tensor needs a read of its own: of x and W in forward, of d_y in backward.
+  double product_of_codes(Way way, const Gemm& gemm, double rows, double in, double out) const {
+    const double x = rows * in, w = in * out, d_y = rows * out, amax = fp8_.per_tensor() ? E : 0;
+    const double bytes = way == Way::forward ? (x + w) * (amax + E + 1)
+                         : way == Way::input ? d_y * (amax + E + 1) + w * (E + 1)
+                                             : (x + d_y) * (E + 1);
+    return gemm_of_codes_s(gpu_, gemm, way == Way::weights ? 4 : E) + streaming_s(gpu_, bytes, 2);
   }
   double products(Way way, bool with_experts) const {
     const double attention = product(way, n, h, qkv / t) + product(way, n, h / t, h);
@@ -167,7 +181,9 @@ class Layer {
   machine::Dtype dtype_;
   double E, t, c, s, n, h, qkv, inner, f, heads, head;
   layers::MoeCase experts_;
-  bool dropout_, score_dropout_, flash_, causal_;
+  bool dropout_, score_dropout_, flash_, fused_;
+  layers::Fp8Options fp8_;
+  bool causal_;
 };
 
 void add_ends(const TrainingConfig& config, const Gpu& gpu, bool first, bool last,
@@ -205,13 +221,8 @@ void add_tp(const TrainingConfig& config, const Cluster& cluster, const Software
             int stage, StageSeconds& out) {
   const int t = config.degrees.tp;
   if (t == 1) return;
-  layers::GptConfig shape = config.model;
-  shape.sequence /= config.degrees.cp;
-  const layers::StageCase one{.tp = t,
-                              .stage = {.index = stage, .count = config.degrees.pp},
-                              .sequences = config.batch.micro_batch_size,
-                              .dtype = config.precision.dtype,
-                              .options = config.activations};
+  const layers::GptConfig shape = shape_of_rank(config);
+  const layers::StageCase one = stage_case(config, stage);
   layers::StageCase kept = one;
   kept.options.recompute_granularity = RecomputeGranularity::none;
   const Spread tp = spread(cluster, t, 1);
@@ -224,37 +235,102 @@ void add_tp(const TrainingConfig& config, const Cluster& cluster, const Software
   const double weights =
       collective_s(cluster, tp, calls_over("tp", layers::backward_weights_calls(shape, one)));
   const layers::TpCommOverlap& own = config.activations.tp_comm;
-  const bool parts =
-      (software.tp_overlap || own.gathers_by_share()) && config.activations.sequence_parallel;
-  add_tp(out.forward, forward, parts ? out.forward.gemm : 0, parts, t);
-  add_tp(out.recompute, again, parts ? out.recompute.gemm : 0, parts, t);
-  const bool beside = software.tp_beside_weights || own.reduces_beside();
-  // Half of the collectives of backward follow the product whose weights' gradients come next.
-  add_tp(out.backward_input, input / 2, beside ? out.backward_weights.gemm / 2 : 0, false, t);
+  const bool sharded = config.activations.sequence_parallel;
+  const bool gathers = sharded && (software.tp_overlap || own.gathers_by_share()),
+             scatters = sharded && (software.tp_overlap || own.scatters_by_share());
+  // Half of the collectives gather, half reduce.
+  for (const auto& [pass, seconds] : {std::pair(&out.forward, forward), {&out.recompute, again}}) {
+    add_tp(*pass, seconds / 2, gathers ? pass->gemm / 2 : 0, gathers, t);
+    add_tp(*pass, seconds / 2, scatters ? pass->gemm / 2 : 0, scatters, t);
+  }
+  // Half of the collectives of backward follow the product whose weights' gradients come next, or
+  // send its shares as they are made.
+  const bool gradients = sharded && own.scatters_gradients_by_share(),
+             reduces = software.tp_beside_weights || own.reduces_beside(),
+             gathers_inputs = software.tp_beside_weights || own.gathers_beside();
+  add_tp(out.backward_input, input / 2,
+         gradients ? out.backward_input.gemm / 2
+         : reduces ? out.backward_weights.gemm / 2
+                   : 0,
+         gradients, t);
   // The other half of that product hides the inputs that are gathered again.
-  add_tp(out.backward_input, input / 2, parts ? out.backward_input.gemm / 2 : 0, parts, t);
-  add_tp(out.backward_weights, weights, beside ? out.backward_input.gemm / 2 : 0, false, t);
+  add_tp(out.backward_input, input / 2, gathers ? out.backward_input.gemm / 2 : 0, gathers, t);
+  add_tp(out.backward_weights, weights, gathers_inputs ? out.backward_input.gemm / 2 : 0, false, t);
 }
 
-// Ring attention: keys and values pass around the ring beside the attention of the part at hand.
+// Attention over cp, by layers/context_parallel/context_cost.h. Messages of a ring pass beside the
+// attention of the part at hand; computing waits for other messages.
 void add_cp(const TrainingConfig& config, const Cluster& cluster, double layers_of_stage,
             StageSeconds& out) {
-  const int c = config.degrees.cp;
+  const int c = config.degrees.cp, t = config.degrees.tp;
   if (c == 1) return;
-  const layers::GptConfig& shape = config.model;
-  const double bytes = 2.0 * config.batch.micro_batch_size * shape.sequence / c *
-                       shape.query_groups() * shape.head() / config.degrees.tp *
-                       static_cast<double>(machine::size_of(config.precision.dtype));
-  const Connection link = connection(cluster, spread(cluster, c, config.degrees.tp));
-  const double pass = layers_of_stage * (c - 1) * (link.latency_s + bytes / link.rate);
-  const auto add = [&](Seconds& one, double seconds) {
-    const double exposed = std::max(0.0, seconds - one.attention * (c - 1) / c);
-    one.cp += exposed;
-    one.cp_hidden += seconds - exposed;
+  const layers::StageCase one = context_case(config, 0);
+  const layers::ContextCost cost = layers::core_attention_cost(config.model, one);
+  const int near = config.context.is_hybrid() ? config.context.a2a_size : 1;
+  const auto add = [&](Seconds& seconds, const layers::ContextPass& pass) {
+    double ring = 0, others = 0;
+    for (const auto& [group, labels] : pass.messages) {
+      const bool passes_on =
+          config.context.comm_type == layers::CpCommType::p2p || group == "cp_p2p";
+      const Spread ranks = group == "cp_p2p"   ? spread(cluster, c / near, t * near)
+                           : group == "cp_a2a" ? spread(cluster, near, t)
+                                               : spread(cluster, c, t);
+      for (const auto& [label, traffic] : labels) {
+        const double messages = as_double(static_cast<std::int64_t>(traffic.messages_sent)),
+                     bytes = as_double(static_cast<std::int64_t>(traffic.bytes_sent));
+        const Connection link = connection(cluster, ranks);
+        if (passes_on)
+          ring += messages * link.latency_s + bytes / link.rate;
+        else
+          others += exchange_s(cluster, ranks, messages, bytes);
+      }
+    }
+    others += collective_s(cluster, spread(cluster, c, t), calls_over("cp", pass.calls));
+    const double parts = config.context.is_hybrid() ? c / near : c;
+    const double hidden = std::min(layers_of_stage * ring, seconds.attention * (parts - 1) / parts);
+    seconds.cp += layers_of_stage * (ring + others) - hidden;
+    seconds.cp_hidden += hidden;
   };
-  add(out.forward, pass);
-  if (out.recompute.attention > 0) add(out.recompute, pass);
-  add(out.backward_input, 2 * pass);
+  add(out.forward, cost.forward);
+  if (out.recompute.attention > 0) add(out.recompute, cost.forward);
+  add(out.backward_input, cost.backward);
+}
+
+// The scales of products in 8 bits, which all ranks of a stage share.
+void add_fp8(const TrainingConfig& config, const Cluster& cluster, int stage, StageSeconds& out) {
+  if (!config.fp8.on()) return;
+  const layers::StageCase one = stage_case(config, stage);
+  const layers::GptConfig shape = shape_of_rank(config);
+  const Spread ranks = spread(cluster, one.amax_ranks, 1);
+  out.forward.fp8 = collective_s(cluster, ranks, calls_over("fp8", forward_calls(shape, one)));
+  out.backward_input.fp8 =
+      collective_s(cluster, ranks, calls_over("fp8", backward_input_calls(shape, one)));
+}
+
+// Checkpoints in host memory leave in forward and come back for recomputation.
+void add_checkpoints(const TrainingConfig& config, const Cluster& cluster, double groups,
+                     StageSeconds& out) {
+  const layers::ActivationOptions& options = config.activations;
+  if (!options.cpu_checkpointing) return;
+  const bool split = options.sequence_parallel || options.distribute_saved_activations;
+  const double rows = as_double(config.batch.micro_batch_size) * config.model.sequence /
+                      config.degrees.cp / (split ? config.degrees.tp : 1);
+  const double seconds = groups * rows * config.model.hidden *
+                         static_cast<double>(machine::size_of(config.precision.dtype)) /
+                         cluster.pcie;
+  out.forward.memory += seconds;
+  out.recompute.memory += seconds;
+}
+
+// Frozen matrices have no gradient.
+void leave_out_frozen(const TrainingConfig& config, int stage, const Seconds& of_head,
+                      StageSeconds& out) {
+  if (config.frozen.empty()) return;
+  const TrainedParts trained = trained_parts(config, stage);
+  Seconds blocks = out.backward_weights;
+  blocks.gemm -= of_head.gemm;
+  out.backward_weights.gemm = trained.of_blocks * blocks.gemm + (trained.head ? of_head.gemm : 0);
+  out.backward_weights.memory *= trained.of_blocks;
 }
 
 // The messages between a token's rank and its experts. Computing waits for them.
@@ -318,6 +394,29 @@ double expert_bytes(const layers::MoePass& pass) {
   return bytes + sent_bytes(pass.calls);
 }
 
+layers::GptConfig shape_of_rank(const TrainingConfig& config) {
+  layers::GptConfig shape = config.model;
+  shape.sequence /= config.degrees.cp;
+  return shape;
+}
+
+layers::StageCase stage_case(const TrainingConfig& config, int stage) {
+  return {.tp = config.degrees.tp,
+          .stage = {.index = stage, .count = config.degrees.pp},
+          .sequences = config.batch.micro_batch_size,
+          .dtype = config.precision.dtype,
+          .options = config.activations,
+          .fp8 = config.fp8,
+          .amax_ranks = config.degrees.ranks() / config.degrees.pp};
+}
+
+layers::StageCase context_case(const TrainingConfig& config, int stage) {
+  layers::StageCase one = stage_case(config, stage);
+  one.cp = {config.degrees.cp, 0, config.context};
+  one.experts = {.degrees = expert_degrees(config)};
+  return one;
+}
+
 Seconds& Seconds::operator+=(const Seconds& other) {
   gemm += other.gemm;
   attention += other.attention;
@@ -325,14 +424,15 @@ Seconds& Seconds::operator+=(const Seconds& other) {
   tp += other.tp;
   cp += other.cp;
   ep += other.ep;
+  fp8 += other.fp8;
   tp_hidden += other.tp_hidden;
   cp_hidden += other.cp_hidden;
   return *this;
 }
 
 Seconds Seconds::scaled(double by) const {
-  return {gemm * by, attention * by, memory * by,    tp * by,
-          cp * by,   ep * by,        tp_hidden * by, cp_hidden * by};
+  return {gemm * by, attention * by, memory * by,    tp * by,       cp * by,
+          ep * by,   fp8 * by,       tp_hidden * by, cp_hidden * by};
 }
 
 Seconds StageSeconds::sum() const {
@@ -353,11 +453,13 @@ StageSeconds stage_seconds(const TrainingConfig& config, const Cluster& cluster,
   out.backward_input = layer.backward_input(own);
   out.backward_weights = layer.backward_weights(own);
   LayerCount again;
+  double groups = 0;  // of recomputed layers
   const layers::ActivationOptions& options = config.activations;
   if (options.recompute_granularity == RecomputeGranularity::full) {
     for (const layers::LayerGroup& group :
          layer_groups(options, static_cast<std::size_t>(config.model.layers / config.degrees.pp))) {
       if (!group.recomputed) continue;
+      ++groups;
       const LayerCount of_group =
           count_layers(config, stage, static_cast<int>(group.begin), static_cast<int>(group.end));
       again.dense += of_group.dense;
@@ -367,10 +469,14 @@ StageSeconds stage_seconds(const TrainingConfig& config, const Cluster& cluster,
   } else if (options.recompute_granularity == RecomputeGranularity::selective) {
     out.recompute = layer.core_again().scaled(layers);
   }
+  const double of_blocks = out.backward_weights.gemm;
   add_ends(config, cluster.gpu, stage == 0, stage == config.degrees.pp - 1, out);
+  leave_out_frozen(config, stage, {.gemm = out.backward_weights.gemm - of_blocks}, out);
+  add_checkpoints(config, cluster, groups, out);
   add_tp(config, cluster, software, stage, out);
   add_cp(config, cluster, layers, out);
   add_ep(config, cluster, own.with_experts, again.with_experts, out);
+  add_fp8(config, cluster, stage, out);
   return out;
 }
 

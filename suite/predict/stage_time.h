@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "layers/experts/moe_cost.h"
+#include "layers/models/gpt_cost.h"
 #include "suite/configuration/training_config.h"
 #include "suite/predict/cluster.h"
 #include "suite/predict/software.h"
@@ -13,10 +14,10 @@ namespace suite::predict {
 
 struct Seconds {
   double gemm = 0, attention = 0, memory = 0;  // computing
-  double tp = 0, cp = 0, ep = 0;               // communication that computing waits for
+  double tp = 0, cp = 0, ep = 0, fp8 = 0;      // communication that computing waits for
   double tp_hidden = 0, cp_hidden = 0;         // communication beside computing
   double computing() const { return gemm + attention + memory; }
-  double total() const { return computing() + tp + cp + ep; }
+  double total() const { return computing() + tp + cp + ep + fp8; }
   Seconds& operator+=(const Seconds& other);
   Seconds scaled(double by) const;
 };
@@ -36,6 +37,12 @@ struct LayerCount {
 // The layers [begin, end) of a stage.
 LayerCount count_layers(const TrainingConfig& config, int stage, int begin, int end);
 LayerCount count_layers(const TrainingConfig& config, int stage);
+
+// The cases of a stage for the closed forms of layers/models/gpt_cost.h: of tensor parallelism, for
+// a model with the positions of a rank (shape_of_rank), and of attention over cp.
+layers::StageCase stage_case(const TrainingConfig& config, int stage);
+layers::StageCase context_case(const TrainingConfig& config, int stage);
+layers::GptConfig shape_of_rank(const TrainingConfig& config);
 
 // One layer with experts, by the closed forms of layers/experts/moe_cost.h: all experts get the
 // same number of tokens.

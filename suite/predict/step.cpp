@@ -6,12 +6,18 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "layers/models/fp8_cost.h"
 #include "layers/models/gpt_cost.h"
 #include "pipeline/simulate.h"
 #include "suite/plan/model_shape.h"
 #include "suite/predict/collective_time.h"
+#include "suite/predict/counted_keys.h"
 #include "suite/predict/kernel_time.h"
+#include "suite/predict/zero/update_time.h"
+#include "suite/reference/boundary_traffic.h"
 #include "suite/trainer/model_chunks.h"
+#include "zero/zero_plus_plus/quantized_gradients.h"
+#include "zero/zero_plus_plus/quantized_weights.h"
 
 namespace suite::predict {
 namespace {
@@ -21,14 +27,6 @@ using machine::Operation;
 
 double width(const TrainingConfig& config) {
   return static_cast<double>(machine::size_of(config.precision.dtype));
-}
-
-layers::StageCase stage_case(const TrainingConfig& config, int stage) {
-  return {.tp = config.degrees.tp,
-          .stage = {.index = stage, .count = config.degrees.pp},
-          .sequences = config.batch.micro_batch_size,
-          .dtype = config.precision.dtype,
-          .options = config.activations};
 }
 
 pipeline::Size size_of(const TrainingConfig& config, const pipeline::Schedule& schedule) {
@@ -97,136 +95,42 @@ Pipelined pipelined(const TrainingConfig& config, const std::vector<StageSeconds
   return {simulation.makespan_s, simulation.busy_s};
 }
 
-// Parameters of a rank, and the ranks that hold the same ones: of an expert, those with its
-// replicas (layers/experts/expert_groups.h).
-struct Replicated {
-  double parameters;
-  int ranks;
-  Spread group;
-  double shard() const { return parameters / ranks; }
-};
-std::vector<Replicated> replicated(const TrainingConfig& config, const Cluster& cluster) {
-  const int d = config.shards(), e = config.expert_parallel, t = config.degrees.tp;
-  const double psi =
-      configuration::parameters_of_rank(config.model, config.degrees, config.expert_parallel);
-  if (e == 1) return {{psi, d, spread(cluster, d, t)}};
-  const layers::MoeParameters each = moe_parameters(config.model.mixture(), expert_degrees(config));
-  const double experts = static_cast<double>(config.model.moe_layers()) / config.degrees.pp *
-                         static_cast<double>(each.of_experts);
-  return {{psi - experts, d, spread(cluster, d, t)},
-          {experts, d / e, spread(cluster, d / e, t * e)}};
-}
-double parameters(const std::vector<Replicated>& parts) {
-  return std::accumulate(parts.begin(), parts.end(), 0.0,
-                         [](double sum, const Replicated& one) { return sum + one.parameters; });
-}
-double shard(const TrainingConfig& config, const std::vector<Replicated>& parts) {
-  if (config.zero.stage == 0) return parameters(parts);
-  return std::accumulate(parts.begin(), parts.end(), 0.0,
-                         [](double sum, const Replicated& one) { return sum + one.shard(); });
-}
+void add_group(Prediction& out, const GroupTime& group) { add(out.groups, group); }
 
-// The reduction of gradients and the gathers of values over data and context parallelism, by the
-// volumes of zero/cost/cost.h.
-struct Reduction {
-  double bytes = 0;  // sent
-  double exposed_s = 0, hidden_s = 0;
-};
-Reduction reduction(const TrainingConfig& config, const Cluster& cluster, const Software& software,
-                    const StageSeconds& stage, const std::vector<Replicated>& parts) {
-  Reduction out;
-  if (config.shards() == 1) return out;
-  const int z = config.zero.stage, m = config.micro_batches();
-  const bool one_adapter = software.one_adapter && z == 3;
-  // width: bytes of a parameter.
-  const auto add = [&](Operation operation, double width, double times) {
-    double seconds = 0;
-    for (const Replicated& one : parts) {
-      const double bytes = one.parameters * width;
-      out.bytes += times * sent_bytes(operation, one.ranks, bytes);
-      seconds += times * collective_s(cluster, operation, one.group, bytes, one_adapter);
-    }
-    return seconds;
-  };
-  const double layers = std::max(1, config.model.layers / config.degrees.pp);
-  // Hides communication beside computing, except for the last of its buckets.
-  const auto hide = [&](bool hides, double seconds, double beside, double buckets) {
-    const double exposed = hides ? std::max(seconds / buckets, seconds - beside) : seconds;
-    out.exposed_s += exposed;
-    out.hidden_s += seconds - exposed;
-  };
-  const double gradients = std::max(software.gradient_bytes, width(config));
-  const double values = width(config);
-  const bool full = config.activations.recompute_granularity == RecomputeGranularity::full;
-  const double backwards = (z >= 2 ? m : 1) * stage.backward();
-  const double computing = m * (stage.backward() + stage.forward.total());
-  if (z == 0) {
-    hide(software.reduction_overlap, add(Operation::all_reduce, gradients, 1), backwards, layers);
-    return out;
-  }
-  const double reductions = z >= 2 ? m : 1;
-  const double reduced = add(Operation::reduce_scatter, gradients, reductions);
-  if (z < 3) {
-    hide(software.reduction_overlap, reduced, backwards, layers * reductions);
-    const int d = config.shards();
-    const double published = config.zero.options.all_gathers_values
-                                 ? add(Operation::all_gather, values, 1)
-                                 : add(Operation::broadcast, values / d, d);
-    hide(software.dp_overlap, published, stage.forward.total(), layers);
-    return out;
-  }
-  const double gathers = m * (full ? software.gathers : 2);
-  const double gathered = add(Operation::all_gather, values, gathers);
-  if (software.reduction_overlap) {  // both share the links
-    hide(true, gathered + reduced, computing, layers * m);
-  } else {
-    hide(software.dp_overlap, gathered, computing, layers * m);
-    hide(false, reduced, 0, 1);
-  }
-  return out;
-}
-
-double offload_seconds(const TrainingConfig& config, const Cluster& cluster, double shard) {
-  const zero::StepOptions& options = config.zero.options;
-  const auto node = static_cast<double>(cluster.gpus_per_node);
-  const double E = width(config);
-  double seconds = 0;
-  const bool host = options.offload_optimizer.device != zero::OffloadDevice::none;
-  const bool file = options.offload_optimizer.device == zero::OffloadDevice::nvme;
-  if (host) {
-    seconds += 2 * E * shard / cluster.pcie;
-    seconds += shard * (28 + E) * node / cluster.host_bandwidth;  // CPU Adam
-  }
-  if (file && cluster.nvme_read > 0)
-    seconds += 12 * shard * node * (1 / cluster.nvme_read + 1 / cluster.nvme_write);
-  if (options.offload_param.device != zero::OffloadDevice::none)
-    seconds += 2.0 * config.micro_batches() * E * shard / cluster.pcie;
-  return seconds;
-}
-
-void add_group(Prediction& out, GroupTime group) {
-  if (group.ranks > 1) out.groups.push_back(std::move(group));
-}
-
-double tp_bytes(const TrainingConfig& config, int stage) {
+// The bytes of the layers' collectives of a group on a stage.
+double bytes_of_layers(const TrainingConfig& config, std::string_view group, int stage) {
   const layers::StageCase one = stage_case(config, stage);
-  layers::GptConfig shape = config.model;
-  shape.sequence /= config.degrees.cp;
+  const layers::GptConfig shape = shape_of_rank(config);
   double bytes = 0;
   for (const auto& calls :
        {layers::forward_calls(shape, one), layers::backward_input_calls(shape, one),
         layers::backward_weights_calls(shape, one)})
-    bytes += sent_bytes(calls_over("tp", calls));
+    for (const collectives::CollectiveCalls& one : calls_over(group, calls))
+      bytes += sent_bytes(config, one);
   return bytes * config.micro_batches();
 }
 
-double cp_bytes(const TrainingConfig& config) {
-  const TrainingConfig::Model& model = config.model;
-  const double part = 2.0 * config.batch.micro_batch_size * model.sequence / config.degrees.cp *
-                      model.query_groups() * model.head() / config.degrees.tp * width(config);
-  const bool full = config.activations.recompute_granularity == RecomputeGranularity::full;
-  return (full ? 4 : 3) * (config.degrees.cp - 1) * part * model.layers / config.degrees.pp *
-         config.micro_batches();
+double cp_bytes(const TrainingConfig& config, int stage) {
+  const layers::StageCase one = context_case(config, stage);
+  double bytes = 0;
+  for (const auto& messages : {layers::forward_messages(config.model, one),
+                               layers::backward_input_messages(config.model, one)})
+    for (const auto& [group, labels] : messages)
+      if (group.starts_with("cp"))
+        for (const auto& [label, traffic] : labels)
+          bytes += static_cast<double>(traffic.bytes_sent);
+  for (const auto& calls :
+       {layers::forward_calls(config.model, one), layers::backward_input_calls(config.model, one)})
+    bytes += sent_bytes(calls_over("cp", calls));
+  return bytes * config.micro_batches();
+}
+
+// The messages between stages that a stage sends.
+double messages_of_stage(const TrainingConfig& config, int stage) {
+  const pipeline::Schedule& schedule = pipeline::find_schedule(config.pipeline.schedule);
+  const pipeline::Placement placement = schedule.placement(size_of(config, schedule));
+  return static_cast<double>(
+      boundary_traffic(placement, stage, config.micro_batches(), 1).messages_sent);
 }
 
 // The messages of the experts' layers on the slowest stage.
@@ -253,8 +157,52 @@ void add_flops(Prediction& out, const TrainingConfig& config, const Cluster& clu
   out.hfu = out.hardware_flops / out.step_s / peak;
 }
 
+// The formulas of the papers count all parameters alike. Of frozen ones there are no gradients and
+// no states; Muon and Adafactor have the states and buffers of zero/cost/cost.h.
+void add_declared_memory(configuration::Bytes& gpu, const TrainingConfig& config,
+                         const ZeroCalls& zero) {
+  const auto& [schedules, plan, parts, layout, selected, passes] = zero.declared;
+  const double trained =
+      static_cast<double>(layout.elements) / static_cast<double>(layout.value_elements);
+  gpu.gradients *= trained;
+  gpu.optimizer *= trained;
+  const std::string& rule = config.optimizer.type;
+  if (rule == "muon" || rule == "adafactor") {
+    const zero::ExpectedMemory held = zero::expected_memory(
+        config.zero.stage, plan, layout, zero.options.rule, zero.options, passes, selected);
+    gpu.optimizer = static_cast<double>(held.optimizer);
+    gpu.buffers += static_cast<double>(held.buffers);
+  }
+  const zero::PlusPlusOptions& plus_plus = zero.options.plus_plus;
+  if (plus_plus.quantized_weights)
+    gpu.buffers += static_cast<double>(zero::quantized_weights_bytes(layout));
+  if (plus_plus.quantized_gradients)
+    gpu.buffers += static_cast<double>(
+        zero::quantized_gradients_bytes(layout, zero::first_hop(plus_plus, config.shards())));
+  if (!config.zero.options.gradient_compression.algorithm.empty())  // errors, in float
+    gpu.buffers += 4 * static_cast<double>(layout.elements) * (1 + 1.0 / config.shards());
+}
+
+// Operands in 8 bits and in float while a product runs, and the scales.
+void add_memory_of_codes(configuration::Bytes& gpu, const TrainingConfig& config) {
+  if (!config.fp8.on()) return;
+  const layers::StageCase stage = stage_case(config, 0);
+  const layers::GptConfig shape = shape_of_rank(config);
+  const layers::Fp8BlockMemory block = layers::fp8_memory(shape, stage);
+  std::size_t most = 0;
+  for (const layers::Fp8LinearMemory* one : {&block.qkv, &block.projection, &block.fc1, &block.fc2})
+    most = std::max({most, one->forward, one->backward_input, one->backward_weights});
+  gpu.buffers += static_cast<double>(most + layers::fp8_state(shape, stage));
+}
+
+// The warm-up of a 1-bit optimizer is Adam's or LAMB's step of ZeRO stage 0.
+TrainingConfig before_freezing(TrainingConfig config) {
+  config.optimizer.type = config.optimizer.type == "one_bit_lamb" ? "lamb" : "adamw";
+  return config;
+}
+
 void add_memory(Prediction& out, const TrainingConfig& config, const Cluster& cluster,
-                const Software& software) {
+                const Software& software, const DataParallel& dp) {
   using configuration::Counting;
   const bool megatron = software.name.starts_with("megatron") && config.zero.stage <= 1 &&
                         software.gradient_bytes == 4 &&
@@ -265,9 +213,8 @@ void add_memory(Prediction& out, const TrainingConfig& config, const Cluster& cl
   TrainingConfig counted = config;
   counted.batch.gradient_accumulation_steps = config.micro_batches();
   counted.pipeline.virtual_stages.reset();
-  const configuration::Holding holding =
-      asked_for(counted, megatron ? Counting::megatron : Counting::paper);
-  out.held = held(counted, holding, machine);
+  out.held =
+      held(counted, asked_for(counted, megatron ? Counting::megatron : Counting::paper), machine);
   if (config.degrees.pp > 1) {  // that count is of 1F1B; take the peak of this schedule
     const pipeline::Schedule& schedule = pipeline::find_schedule(config.pipeline.schedule);
     const pipeline::Size size = size_of(config, schedule);
@@ -282,6 +229,8 @@ void add_memory(Prediction& out, const TrainingConfig& config, const Cluster& cl
     for (double* bytes : {&out.held.gpu.parameters, &out.held.gpu.gradients})
       *bytes *= placement.copies();
   }
+  if (dp.declared) add_declared_memory(out.held.gpu, config, *dp.declared);
+  add_memory_of_codes(out.held.gpu, config);
   out.fits = out.held.not_held.empty() && configuration::fits(out.held, machine);
   out.gpu_memory = cluster.gpu.memory;
 }
@@ -321,6 +270,8 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
         fmt::format("pipeline-model-parallel-size is {}; expected a "
                     "divisor of {} layers",
                     degrees.pp, config.model.layers));
+  check_counted(config, cluster);
+  check_frozen(config);
   std::vector<StageSeconds> stages;
   for (int stage = 0; stage < degrees.pp; ++stage)  // the stages between the ends are equal
     stages.push_back(stage > 1 && stage < degrees.pp - 1 &&
@@ -339,34 +290,42 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
   const double busy = pipeline.busy_s[static_cast<std::size_t>(slowest)];
   out.bubble_s = pipeline.makespan_s - busy;
   const std::vector<Replicated> parts = replicated(config, cluster);
-  const Reduction dp = reduction(config, cluster, software, stage, parts);
-  const bool tied = !config.model.untie_embeddings_and_output_weights && degrees.pp > 1;
+  const DataParallel dp = data_parallel(config, cluster, software, out.slowest_stage, stage, parts);
+  // The calls of a declared step have the sum over the embedding.
+  const bool tied =
+      !config.model.untie_embeddings_and_output_weights && degrees.pp > 1 && !dp.declared;
   const double table = static_cast<double>(config.model.vocabulary) * config.model.hidden /
                        degrees.tp * software.gradient_bytes;
   const Spread ends = spread(cluster, 2, degrees.tp * degrees.cp * degrees.dp);
   const double embedding_s = tied ? collective_s(cluster, Operation::all_reduce, ends, table) : 0;
-  const bool host = config.zero.options.offload_optimizer.device != zero::OffloadDevice::none;
-  if (!host)
-    out.optimizer_s = streaming_s(cluster.gpu, shard(config, parts) * software.optimizer_bytes, 10);
-  out.offload_s = offload_seconds(config, cluster, shard(config, parts));
-  out.step_s = pipeline.makespan_s + dp.exposed_s + embedding_s + out.optimizer_s + out.offload_s;
-  add_group(out, {"tp", degrees.tp, spread(cluster, degrees.tp, 1).leaves_node(),
-                  tp_bytes(config, out.slowest_stage), out.stage.tp, out.stage.tp_hidden});
+  out.optimizer_s = update_seconds(config, cluster, software, parts, dp);
+  out.offload_s =
+      offload_seconds(config, cluster, updated_elements(config, parts, dp), pipeline.makespan_s);
+  out.step_s = pipeline.makespan_s + dp.exposed_s() + embedding_s + out.optimizer_s + out.offload_s;
+  add_group(out,
+            {"tp", degrees.tp, spread(cluster, degrees.tp, 1).leaves_node(),
+             bytes_of_layers(config, "tp", out.slowest_stage), out.stage.tp, out.stage.tp_hidden});
   add_group(out, {"cp", degrees.cp, spread(cluster, degrees.cp, degrees.tp).leaves_node(),
-                  cp_bytes(config), out.stage.cp, out.stage.cp_hidden});
+                  degrees.cp > 1 ? cp_bytes(config, out.slowest_stage) : 0, out.stage.cp,
+                  out.stage.cp_hidden});
   const int experts_ranks = expert_degrees(config).ranks();
   add_group(out, {"ep", experts_ranks, spread(cluster, experts_ranks, 1).leaves_node(),
                   ep_bytes(config, out.slowest_stage), out.stage.ep, 0});
-  add_group(out, {"dp", config.shards(), spread(cluster, config.shards(), degrees.tp).leaves_node(),
-                  dp.bytes, dp.exposed_s, dp.hidden_s});
-  const double messages = 2 * m * (degrees.pp > 1 ? 1 : 0);
+  const int of_stage = degrees.tp * degrees.cp * degrees.dp;
+  if (out.stage.fp8 > 0)
+    add_group(out, {"fp8", of_stage, spread(cluster, of_stage, 1).leaves_node(),
+                    bytes_of_layers(config, "fp8", out.slowest_stage), out.stage.fp8, 0});
+  for (const GroupTime& group : dp.groups) add_group(out, group);
+  const double messages = degrees.pp > 1 ? messages_of_stage(config, out.slowest_stage) : 0;
   const double pp_exposed = busy - out.stage.total();
   add_group(out, {"pp", degrees.pp, between.on_network, messages * between.bytes,
                   degrees.pp > 1 ? std::max(0.0, pp_exposed) : 0,
                   software.p2p_overlap ? messages * between.seconds : 0});
   if (tied) add_group(out, {"embedding", 2, ends.leaves_node(), table, embedding_s, 0});
   add_flops(out, config, cluster);
-  add_memory(out, config, cluster, software);
+  add_memory(out, config, cluster, software, dp);
+  if (config.optimizer.is_one_bit() && mode == Pipeline::simulated)
+    out.before_freeze_s = predict_step(before_freezing(config), cluster, software, mode).step_s;
   if (cluster.nvme_write > 0) {
     const double nodes =
         std::max(1.0, static_cast<double>(degrees.ranks()) / cluster.gpus_per_node);

@@ -12,17 +12,9 @@
 
 #include "suite/plan/memory_plan.h"
 #include "suite/predict/stage_time.h"
+#include "suite/predict/zero/data_parallel.h"
 
 namespace suite::predict {
-
-// Communication of one group in a step, for a rank of the slowest stage.
-struct GroupTime {
-  std::string group;  // "tp", "cp", "ep", "dp", "pp", "embedding"
-  int ranks = 1;
-  bool on_network = false;  // else within a node
-  double bytes = 0;         // sent
-  double exposed_s = 0, hidden_s = 0;
-};
 
 struct Prediction {
   double step_s = 0;
@@ -33,7 +25,8 @@ struct Prediction {
   double bubble_s = 0;     // idle time of the slowest stage
   std::vector<GroupTime> groups;
   double optimizer_s = 0, offload_s = 0;
-  double checkpoint_s = 0;  // to write one, not part of the step; 0: unknown storage
+  double before_freeze_s = 0;  // a step before the freeze_step of a 1-bit optimizer; 0: no other
+  double checkpoint_s = 0;     // to write one, not part of the step; 0: unknown storage
   double model_flops = 0, hardware_flops = 0;  // of a step, over all GPUs
   double tokens = 0;
   double mfu = 0, hfu = 0;
@@ -49,8 +42,9 @@ struct Prediction {
 // lower_bound: the busiest stage without a bubble, for a search that simulates few candidates.
 enum class Pipeline : unsigned char { simulated, lower_bound };
 
-// config: complete (resolve.h). Throws std::invalid_argument for a configuration without a
-// schedule, for an encoder-decoder, and for experts with tp but without sequence parallelism.
+// config: complete (resolve.h). Of a 1-bit optimizer the step is one after its freeze_step, with
+// the time of one before it. Throws std::invalid_argument that names the key for a configuration
+// that is not predicted (counted_keys.h).
 Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
                         const Software& software, Pipeline mode = Pipeline::simulated);
 

@@ -52,6 +52,17 @@ std::vector<TrainingConfig> several() {
   all.back().zero.stage = 1;
   all.push_back(mixtral({.dp = 32}, 4, 2));
   all.back().activations.recompute_granularity = layers::RecomputeGranularity::full;
+  for (const auto& change : std::initializer_list<std::function<void(TrainingConfig&)>>{
+           [](TrainingConfig& c) {
+             c.zero.options.plus_plus = {8, true, true};
+           },
+           [](TrainingConfig& c) { c.optimizer.type = "muon"; },
+           [](TrainingConfig& c) { c.zero.stage = 0, c.optimizer.type = "one_bit_adam"; }}) {
+    all.push_back(gpt3({.tp = 2, .dp = 32}, 2));
+    all.back().model.layers = 2;
+    all.back().zero.stage = 3;
+    change(all.back());
+  }
   return all;
 }
 
@@ -103,9 +114,9 @@ TEST(PredictStep, ATwiceAsFastMachineTakesHalfTheTime) {
   Cluster cluster = read_cluster("dgx_a100");
   for (const TrainingConfig& config : several()) {
     Cluster twice = cluster;
-    for (double* rate :
-         {&twice.gpu.half, &twice.gpu.bandwidth, &twice.node.bandwidth, &twice.network.bandwidth,
-          &twice.host_bandwidth, &twice.pcie, &twice.nvme_read, &twice.nvme_write})
+    for (double* rate : {&twice.gpu.half, &twice.gpu.float32, &twice.gpu.bandwidth,
+                         &twice.node.bandwidth, &twice.network.bandwidth, &twice.host_bandwidth,
+                         &twice.pcie, &twice.nvme_read, &twice.nvme_write})
       *rate *= 2;
     for (double* time : {&twice.gpu.kernel_s, &twice.node.latency_s, &twice.network.latency_s})
       *time /= 2;

@@ -9,10 +9,12 @@
 #include "harness/report/figures.h"
 #include "harness/run/run.h"
 #include "suite/claims/claims.h"
+#include "suite/configuration/keys.h"
 #include "suite/configuration/models.h"
 #include "suite/files/new_file.h"
 #include "suite/options/options.h"
 #include "suite/plan/training_options.h"
+#include "suite/predict/counted_keys.h"
 #include "suite/predict/objective.h"
 #include "suite/predict/published.h"
 #include "suite/predict/report.h"
@@ -31,6 +33,23 @@ struct Words {
   bool explain = false, published = false, search = false, claims = false;
 };
 
+// Adds the keys of a training step that no file and no argument of Megatron-LM has.
+void add_own_keys(Options& options, configuration::Sources& sources) {
+  options.group("Keys that only this program has");
+  for (const configuration::Key& key : configuration::keys()) {
+    const predict::CountedKey* const row = predict::find_counted(key.name());
+    const bool own = key.megatron.empty() && key.deepspeed.empty() && key.field &&
+                     key.axis != "dtype" && key.axis != "data-parallel-size";
+    if (!own || !row || row->taken != predict::Taken::counted) continue;
+    const std::string axis(key.axis);
+    options.read(
+        "--" + axis, "VALUE",
+        [&sources, axis](const std::string& text) { sources.axes[axis] = text; },
+        std::string(key.about));
+    options.choices([&key] { return key.limits.choices; });
+  }
+}
+
 // Returns no value after printing the help.
 std::optional<Words> parse(int argc, char** argv) {
   Words words;
@@ -38,6 +57,7 @@ std::optional<Words> parse(int argc, char** argv) {
                   "Prints the time of a training step on a cluster, before it runs: computation, "
                   "communication, bubble, memory, energy.");
   add_training_options(options, words.sources);
+  add_own_keys(options, words.sources);
   options.group("Cluster");
   options.text("--cluster", "NAME", words.cluster,
                fmt::format("a file NAME.json, or {} (default: {})",
@@ -172,18 +192,6 @@ int run_predict(int argc, char** argv) {
     throw harness::UsageError(
         "predict requires a model's shape; give --model or --num-layers, --hidden-size, "
         "--num-attention-heads and --seq-length");
-  if (resolved.config.fp8.on())
-    throw harness::UsageError(fmt::format(
-        "predict does not support fp8-format {}, because no rate of 8-bit products is known; leave "
-        "it out",
-        name(resolved.config.fp8.format)));
-  const zero::PlusPlusOptions& plus_plus = resolved.config.zero.options.plus_plus;
-  for (const auto& [key, on] : {std::pair("zero_quantized_weights", plus_plus.quantized_weights),
-                                {"zero_quantized_gradients", plus_plus.quantized_gradients}})
-    if (on)
-      throw harness::UsageError(fmt::format(
-          "predict does not support {}, because it counts no codes on the wire; leave it out",
-          key));
   if (words.search) return search(resolved, words);
   const predict::Report report = report_of(resolved, words);
   fmt::print("{}", text(report));

@@ -131,9 +131,11 @@ class BadInput(TemporaryFolder):
         self.refused(2, ["predict", "--model", "gpt2_124m", "--software", "megatron_cor"], "'megatron_core'")
         self.refused(2, ["predict", "--parameters", "7B"], "model's shape")
         with open(self.path("codes.json"), "w", encoding="utf-8") as file:
-            file.write('{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_gradients": true}}')
-        self.refused(2, ["predict", "--model", "gpt2_124m", "--gpus", "8", "--config", self.path("codes.json")],
-                     "predict does not support zero_quantized_gradients")
+            file.write('{"train_batch_size": 8, "optimizer": {"type": "Muon"}, '
+                       '"zero_optimization": {"stage": 3, "zero_quantized_gradients": true}}')
+        predict = ["predict", "--model", "gpt2_124m", "--gpus", "8"]
+        self.refused(2, [*predict, "--config", self.path("codes.json")], "zero_quantized_gradients", "than muon")
+        self.refused(2, [*predict, "--bf16", "--fp8-format", "hybrid", "--cluster", "dgx_a100"], "gpu.fp8_tflops")
         self.refused(2, ["plan", "--hiden-size", "64"], "'--hidden-size'")
         self.refused(2, ["plan", "--confg", "x"], "'--config'")
         self.refused(2, ["plan", "--parameters", "7B", "--json", self.path("no/plan.json")], "no/plan.json")
