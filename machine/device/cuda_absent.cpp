@@ -6,6 +6,7 @@
 
 #include "machine/base/error.h"
 #include "machine/device/device.h"
+#include "machine/device/dynamic_codes/adamw_8bit_cuda.h"
 #include "machine/device/float8/scaled_codes_cuda.h"
 #include "machine/device/int_blocks/block_codes_cuda.h"
 #include "machine/device/sparse/sparse_attention_cuda.h"
@@ -52,6 +53,10 @@ void encode_blocks(Stream&, const Tensor&, std::int64_t, int, const Tensor&, std
   refuse();
 }
 void decode_blocks(Stream&, const Tensor&, std::int64_t, int, const Tensor&, std::int64_t) {
+  refuse();
+}
+void adamw_8bit(Stream&, const Tensor&, const kernel::AdamwStep<float>&, const std::uint8_t*,
+                const Tensor&, const Moments8Bit&, const Tensor&) {
   refuse();
 }
 

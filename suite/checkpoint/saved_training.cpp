@@ -149,13 +149,6 @@ void check_saved_training(const harness::Files& files, const TrainingConfig& con
           option, compression);
   for (const auto& [option, named] : {std::pair("--save", saves_checkpoint(files.save)),
                                       {"--load", loads_checkpoint(files.load)}})
-    if (named && config.optimizer.type == "one_bit_lamb")
-      throw FileError(
-          "{} of a folder requires another optimizer than one_bit_lamb, because checkpoints store "
-          "neither its ratios nor its third state",
-          option);
-  for (const auto& [option, named] : {std::pair("--save", saves_checkpoint(files.save)),
-                                      {"--load", loads_checkpoint(files.load)}})
     if (named && !config.frozen.empty())
       throw FileError(
           "{} of a folder requires freeze none (got {}), because checkpoints store trained "

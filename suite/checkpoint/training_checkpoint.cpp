@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "suite/checkpoint/adafactor_means.h"
+#include "suite/checkpoint/block_scales.h"
+#include "suite/checkpoint/lamb_ratios.h"
 #include "suite/configuration/keys.h"
 #include "suite/files/mapped_file.h"
 
@@ -65,8 +67,12 @@ zero::RangeStates slice(const zero::RangeStates& states, std::int64_t begin, std
   const auto part = [&](const zero::Tensor& state) {
     return state ? state.slice(begin, {size}) : zero::Tensor();
   };
-  return {part(states.values), part(states.master), part(states.first_moment),
-          part(states.second_moment)};
+  return {part(states.values),
+          part(states.master),
+          part(states.first_moment),
+          part(states.second_moment),
+          {},
+          part(states.fresh_variance)};
 }
 
 std::uint64_t unsigned_of(std::int64_t value) { return static_cast<std::uint64_t>(value); }
@@ -118,6 +124,10 @@ zero::Texts checkpoint_keys(const TrainingConfig& config, const Corpus& corpus) 
   zero::Texts keys = shape_keys(config.model);
   keys["--dtype"] = machine::name(config.precision.dtype);
   keys["--optimizer"] = zero::name(config.optimizer.rule());
+  if (config.optimizer.is_8bit()) {  // blocks are those of a rank's parts
+    keys["--min-8bit-size"] = std::to_string(config.optimizer.min_8bit_size);
+    keys["--tensor-model-parallel-size"] = std::to_string(config.degrees.tp);
+  }
   keys["--global-batch-size"] = std::to_string(config.batch.global_batch_size);
   keys["--uneven-tokens"] = config.uneven_tokens ? "on" : "off";
   keys["--data"] =
@@ -152,7 +162,7 @@ TrainingConfig::Model model_of(const zero::Checkpoint& checkpoint) {
   } catch (const std::exception& error) {
     throw FileError("{}: {}", checkpoint.index_path(), error.what());
   }
-  const auto table = checkpoint.tensors().find(std::string(tables[0]) + "/values");
+  const auto table = checkpoint.tensors().find(fmt::format("{}/values", tables[0]));
   if (table == checkpoint.tensors().end() || table->second.front().stored.piece.global.size() != 2)
     throw FileError("{}: it has no table of tokens", checkpoint.index_path());
   config.model.vocabulary = static_cast<int>(table->second.front().stored.piece.global[0]);
@@ -210,6 +220,8 @@ void add_states(Trainer& trainer, zero::PieceSink& sink) {
                    slice(states, part.begin - range.begin, part.size()));
       });
   add_means(trainer, sink);
+  add_scales(trainer, sink);
+  add_ratios(trainer, sink);
 }
 
 zero::Facts weights_facts(const TrainingConfig::Model& model, machine::Dtype dtype) {
@@ -266,7 +278,11 @@ void load_checkpoint(const std::string& folder, Trainer& trainer) {
                                       grid.coordinate(Axis::tp), range),
                     states);
   });
-  if (!weights) read_means(checkpoint, trainer);
+  if (!weights) {
+    read_means(checkpoint, trainer);
+    read_scales(checkpoint, trainer);
+    read_ratios(checkpoint, trainer);
+  }
   if (weights) optimizer.values_changed();
   trainer.optimizer_step().values_loaded();
   trainer.set_counters(counters);

@@ -2,7 +2,8 @@
 // Checkpoints of a training (zero/checkpoint/checkpoint.h): values and optimizer states by global
 // index, counters, the loss scale, and the keys that the training depends on. They are read at any
 // degrees, pipeline schedule, ZeRO stage and place of the states. Data and dropout are drawn by
-// seed and step, so their state is the number of the step.
+// seed and step, so their state is the number of the step. The degree of tp must be the same with
+// 8-bit AdamW, because it cuts blocks of codes (block_scales.h).
 //
 //   save(trainer, "checkpoints", checkpoint_keys(config, corpus));
 //   check_checkpoint(zero::Checkpoint("checkpoints"), config, corpus);  // before any rank starts
@@ -27,7 +28,8 @@ bool loads_checkpoint(const std::string& path);
 bool saves_checkpoint(const std::string& path);
 
 // Returns the keys that a training must share with its checkpoint: model, dtype, optimizer, batch,
-// data and seed. The learning rate, its schedule and degrees may change.
+// data and seed; with 8-bit AdamW also the degree of tp. The learning rate, its schedule and
+// degrees may change.
 zero::Texts checkpoint_keys(const TrainingConfig& config, const Corpus& corpus);
 // Returns the model of a checkpoint, with its padding. Throws FileError.
 TrainingConfig::Model model_of(const zero::Checkpoint& checkpoint);

@@ -68,6 +68,37 @@ TEST(Keys, FieldsParseTheirOwnText) {
   }
 }
 
+// The class of bitsandbytes and the words of Hugging Face's --optim. DeepSpeed and Megatron-LM have
+// no name for it.
+TEST(Keys, EightBitAdamWHasTheNamesOfItsLibraries) {
+  const Folder folder;
+  const auto of_type = [&](const std::string& type) {
+    const std::string path = folder.path("ds_config.json");
+    write_bytes(path, R"({"train_batch_size": 2, "optimizer": {"type": ")" + type +
+                          R"(", "params": {"lr": 2e-4, "betas": [0.8, 0.99], "eps": 1e-6,
+                              "weight_decay": 0.1}}})");
+    return resolve({.deepspeed_file = path, .gpus = 2}).config.optimizer;
+  };
+  for (const char* type : {"adamw_8bit", "AdamW8bit", "adamw_bnb_8bit"}) {
+    const TrainingConfig::Optimizer optimizer = of_type(type);
+    EXPECT_EQ(optimizer.min_8bit_size, 4096) << "bitsandbytes' default";
+    const auto rule = std::get<zero::AdamW8Bit>(optimizer.rule());
+    EXPECT_EQ(rule.learning_rate, 2e-4);
+    EXPECT_EQ(rule.beta1, 0.8);
+    EXPECT_EQ(rule.beta2, 0.99);
+    EXPECT_EQ(rule.epsilon, 1e-6);
+    EXPECT_EQ(rule.weight_decay, 0.1);
+  }
+  for (const char* type : {"Adam8bit", "lion_8bit", "paged_adamw_8bit"}) {
+    try {
+      of_type(type);
+      ADD_FAILURE() << type << " is accepted";
+    } catch (const harness::UsageError& error) {
+      expect_words(error.what(), {type, "of the 8-bit optimizers AdamW is implemented"});
+    }
+  }
+}
+
 // DeepSpeed's 1-bit optimizers, with the keys of its tutorials.
 TEST(Keys, OneBitOptimizersAreDeepSpeeds) {
   const Folder folder;

@@ -17,6 +17,7 @@ constexpr double below_one = 1 - 0x1p-53, tiny = 1e-300;
 constexpr std::string_view one_bit =
     "of the 1-bit optimizers 1-bit Adam and 1-bit LAMB are implemented (one_bit_adam, "
     "one_bit_lamb)";
+constexpr std::string_view eight_bits = "of the 8-bit optimizers AdamW is implemented (adamw_8bit)";
 constexpr Limits degree() { return {.least = 1, .most = 1e5}; }
 
 const Needs half{"fp16.enabled",
@@ -39,16 +40,19 @@ const Needs one_bit_lamb{"optimizer.type OneBitLamb",
                          [](Config c) { return is_one_of(c, {"one_bit_lamb"}); }};
 const Needs one_bits{"optimizer.type OneBitAdam or OneBitLamb",
                      [](Config c) { return c.optimizer.is_one_bit(); }};
+const Needs adamw_8bit{"--optimizer adamw_8bit", [](Config c) { return c.optimizer.is_8bit(); }};
 const Needs muon{"optimizer.type Muon", [](Config c) { return is_one_of(c, {"muon"}); }};
 const Needs adafactor{"optimizer.type Adafactor",
                       [](Config c) { return is_one_of(c, {"adafactor"}); }};
 const Needs with_betas{
-    "optimizer.type AdamW, Lamb, Lion, Muon, OneBitAdam or OneBitLamb", [](Config c) {
-      return c.optimizer.is_one_bit() || is_one_of(c, {"adamw", "lamb", "lion", "muon"});
+    "optimizer.type AdamW, AdamW8bit, Lamb, Lion, Muon, OneBitAdam or OneBitLamb", [](Config c) {
+      return c.optimizer.is_one_bit() ||
+             is_one_of(c, {"adamw", "adamw_8bit", "lamb", "lion", "muon"});
     }};
 const Needs with_epsilon{
-    "optimizer.type AdamW, Lamb, Muon, OneBitAdam, OneBitLamb or RMSprop", [](Config c) {
-      return c.optimizer.is_one_bit() || is_one_of(c, {"adamw", "lamb", "muon", "rmsprop"});
+    "optimizer.type AdamW, AdamW8bit, Lamb, Muon, OneBitAdam, OneBitLamb or RMSprop", [](Config c) {
+      return c.optimizer.is_one_bit() ||
+             is_one_of(c, {"adamw", "adamw_8bit", "lamb", "muon", "rmsprop"});
     }};
 const Needs with_momentum{"optimizer.type SGD or Muon", [](Config c) {
                             return is_one_of(c, {"sgd", "muon"});
@@ -131,13 +135,18 @@ std::vector<Key> step_keys() {
       axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
       axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
            {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon", "adafactor",
-                        "one_bit_adam", "one_bit_lamb"},
+                        "one_bit_adam", "one_bit_lamb", "adamw_8bit"},
             .synonyms = {{"Adam", "adamw"},
                          {"FusedLamb", "lamb"},
                          {"dist_muon", "muon"},
                          {"OneBitAdam", "one_bit_adam"},
-                         {"OneBitLamb", "one_bit_lamb"}},
-            .refused = {{"ZeroOneAdam", one_bit}}}),
+                         {"OneBitLamb", "one_bit_lamb"},
+                         {"AdamW8bit", "adamw_8bit"},
+                         {"adamw_bnb_8bit", "adamw_8bit"}},
+            .refused = {{"ZeroOneAdam", one_bit},
+                        {"Adam8bit", eight_bits},
+                        {"paged_adamw_8bit", eight_bits},
+                        {"lion_8bit", eight_bits}}}),
       axis("offload_optimizer", "zero_optimization.offload_optimizer.device",
            AT(zero.options.offload_optimizer.device), "storage of the optimizer's states",
            {.choices = {"none", "cpu", "nvme"}}),
@@ -232,6 +241,8 @@ std::vector<Key> step_keys() {
           AT(optimizer.clip_threshold), {.least = tiny, .most = 1e30}, &adafactor),
       row("--freeze-step", "optimizer.params.freeze_step", AT(optimizer.freeze_step),
           {.least = 1, .most = 1e9}, &one_bits),
+      row("--min-8bit-size", "", AT(optimizer.min_8bit_size), {.least = 1, .most = 1e12},
+          &adamw_8bit),
       row("", "optimizer.params.alpha", AT(optimizer.smoothing), {.most = below_one}, &rmsprop),
       row("", "optimizer.params.max_coeff", AT(optimizer.max_coeff), {.least = tiny, .most = 1e30},
           &lamb),

@@ -27,6 +27,8 @@ zero::Rule TrainingConfig::Optimizer::rule() const {
                       weight_decay,  min_coeff, max_coeff};
   if (type == "adafactor")
     return zero::Adafactor{learning_rate, decay_rate, clip_threshold, weight_decay};
+  if (type == "adamw_8bit")
+    return zero::AdamW8Bit{learning_rate, betas[0], betas[1], epsilon, weight_decay};
   if (type == "one_bit_adam")
     return zero::OneBitAdam{learning_rate, betas[0], betas[1], epsilon, weight_decay, freeze_step};
   if (type == "one_bit_lamb")

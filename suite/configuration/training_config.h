@@ -88,7 +88,7 @@ struct TrainingConfig {
       double extra_scale_factor = 1;
     };
 
-    std::string type = "adamw";  // or adafactor, lamb, lion, muon, one_bit_adam,
+    std::string type = "adamw";  // or adafactor, adamw_8bit, lamb, lion, muon, one_bit_adam,
                                  // one_bit_lamb, sgd, rmsprop
     double learning_rate = 1e-3;
     std::array<double, 2> betas{0.9, 0.999};
@@ -102,9 +102,11 @@ struct TrainingConfig {
     std::int64_t freeze_step = 100'000;           // of 1-bit Adam and 1-bit LAMB
     double coeff_beta = 0.9;                      // of 1-bit LAMB, as the next
     double factor_max = 4, factor_min = 0.5, factor_threshold = 0.1;
+    std::int64_t min_8bit_size = 4096;  // elements on a rank; AdamW updates smaller parameters
     Muon muon = {};
 
     zero::Rule rule() const;
+    bool is_8bit() const { return type == "adamw_8bit"; }
     bool is_one_bit() const { return type == "one_bit_adam" || type == "one_bit_lamb"; }
   };
 

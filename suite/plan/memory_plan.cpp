@@ -30,7 +30,11 @@ Widths widths(const TrainingConfig& training) {
   const bool two = optimizer.type == "adamw" || optimizer.type == "lamb" || optimizer.is_one_bit();
   const bool none =
       optimizer.type == "adafactor" || (optimizer.type == "sgd" && optimizer.momentum == 0);
-  const double moments = optimizer.type == "one_bit_lamb" ? 12 : two ? 8 : none ? 0 : 4;
+  const double moments = optimizer.type == "one_bit_lamb" ? 12
+                         : optimizer.is_8bit()            ? 2 + 8.0 / machine::moment_block
+                         : two                            ? 8
+                         : none                           ? 0
+                                                          : 4;
   const std::string& sent = training.zero.communication_data_type;
   const double value = narrow ? 2 : 4;
   return {value, value, (narrow ? 4 : 0) + moments,

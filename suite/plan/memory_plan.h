@@ -13,7 +13,8 @@
 //   stage 3      16Ψ/d + live parameters       18Ψ/d                     4 largest + 18Ψ/d
 //     with hpZ   + 2Ψ/zero_hpz_partition_size (arXiv:2306.10209)
 // float32 training has 4 + 4 + 8 instead of 2 + 2 + 12. SGD and Adafactor have 0 instead of the 8;
-// with momentum, RMSprop, Lion and Muon have 4. Only `ours` counts the means of Adafactor and the
+// with momentum, RMSprop, Lion and Muon have 4; 8-bit AdamW has 2 + 8/256, as if no parameter were
+// smaller than min_8bit_size. Only `ours` counts the means of Adafactor and the
 // moments of what Muon leaves to AdamW. Offload (arXiv:2101.06840, arXiv:2104.07857) stores the
 // optimizer's 12Ψ/d and the gradients that it reads, 2Ψ/d, in host memory, or the 12Ψ/d on NVMe. In
 // stage 3 the values' 2Ψ/d can be stored there too.

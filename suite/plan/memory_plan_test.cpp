@@ -96,6 +96,15 @@ TEST(MemoryPlan, OneBitOptimizersKeepErrors) {
   EXPECT_DOUBLE_EQ(held(t, {paper, 0}, {}).gpu.optimizer, adamw.gpu.optimizer + 4 * GB);
 }
 
+// Two codes and, for each block of 256, two scales of float.
+TEST(MemoryPlan, EightBitMomentsHaveTwoBytes) {
+  TrainingConfig t = of_count(1e9, 16);
+  const Held adamw = held(t, {paper, 0}, {});
+  t.optimizer.type = "adamw_8bit";
+  EXPECT_DOUBLE_EQ(held(t, {paper, 0}, {}).gpu.optimizer,
+                   adamw.gpu.optimizer - 8 * GB + 2.03125 * GB);
+}
+
 TEST(MemoryPlan, OffloadMovesTheOptimizersShare) {
   TrainingConfig t = of_count(16e9, 4);
   t.zero.reduce_bucket_size = t.zero.options.allgather_bucket_size = 100'000'000;

@@ -95,7 +95,7 @@ std::vector<std::string> default_first(const AxisInfo& axis) {
 
 // Moves axes whose values are few words from the end of `axes` to `brief`.
 void shorten(std::vector<AxisInfo>& axes, std::vector<AxisInfo>& brief) {
-  constexpr std::size_t few = 72;
+  constexpr std::size_t few = 80;
   for (std::size_t at = axes.size(); at-- > 0 && axes.size() > least_lines;) {
     const AxisInfo& axis = axes[at];
     const std::string values = fmt::format("{}", fmt::join(default_first(axis), ","));
@@ -123,6 +123,9 @@ std::string brief_text(const std::vector<AxisInfo>& axes, std::string_view profi
   if (others) entries.push_back(fmt::format("and {} that {} does not vary", others, profile));
   constexpr std::size_t columns = 110;                                   // one screen has few lines
   const std::size_t unordered = axes.size() - others - switches.size();  // fill gaps of lines
+  std::stable_sort(  // long ones first leave fewer gaps
+      entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(unordered),
+      [](const std::string& one, const std::string& other) { return one.size() > other.size(); });
   std::vector<std::string> lines{"  also, the default first:"};
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const bool ends = i + 1 < entries.size() && !entries[i].ends_with(',');

@@ -111,6 +111,8 @@ double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradi
                : adams(adam->learning_rate, adam->epsilon, gradient, relative, factor);
   if (const auto* adamw = std::get_if<zero::AdamW>(&rule))
     return adams(adamw->learning_rate, adamw->epsilon, gradient, relative, factor);
+  if (const auto* coded = std::get_if<zero::AdamW8Bit>(&rule))  // codes change later steps only
+    return adams(coded->learning_rate, coded->epsilon, gradient, relative, factor);
   if (const auto* lamb = std::get_if<zero::Lamb>(&rule))
     return lambs(*lamb, gradient, relative, factor, size);
   if (const auto* muon = std::get_if<zero::Muon>(&rule))

@@ -11,7 +11,7 @@
 
 #include "harness/judge/judge.h"
 #include "machine/world/world.h"
-#include "zero/one_bit/compression_watch.h"
+#include "zero/states/compression_watch.h"
 
 namespace suite {
 

@@ -89,6 +89,7 @@ int pass_number(const pipeline::Action& action) {
 
 zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelParts& parts) {
   zero::LayoutOptions options{.reduce_bucket_size = config.zero.reduce_bucket_size};
+  if (config.optimizer.is_8bit()) options.alignment = machine::moment_block;
   if (config.zero.stage < 2) return options;
   // Stage 2 shards no values, so small parameters stay with their part.
   options.persistence_threshold =
@@ -197,6 +198,11 @@ zero::Passes model_passes(const TrainingConfig& config, const ModelParts& parts,
 
 void name_matrices(zero::GradientPlan& plan, const layers::Parameters& parameters,
                    const TrainingConfig& config) {
+  if (config.optimizer.is_8bit()) {
+    for (zero::GradientRow& row : plan.rows)
+      if (row.elements >= config.optimizer.min_8bit_size) row.matrix.columns = row.elements;
+    return;
+  }
   const bool all = config.optimizer.type == "adafactor";
   if (!all && config.optimizer.type != "muon") return;
   const TrainingConfig::Model& model = config.model;

@@ -49,9 +49,10 @@ zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelPart
 zero::Passes model_passes(const TrainingConfig& config, const ModelParts& parts,
                           const std::vector<pipeline::Action>& actions);
 
-// Names the parameters that Muon or Adafactor updates as matrices: sets `matrix` of the plan's
-// rows. Muon: the matrices of the layers, without embeddings and the output layer (Megatron-LM's
-// is_embedding_or_output_parameter). Adafactor: all matrices. parameters: the plan's.
+// Names the parameters that Muon, Adafactor or 8-bit AdamW updates by its rule: sets `matrix` of
+// the plan's rows. Muon: the matrices of the layers, without embeddings and the output layer
+// (Megatron-LM's is_embedding_or_output_parameter). Adafactor: all matrices. 8-bit AdamW: all
+// parameters of at least min_8bit_size elements on this rank. parameters: the plan's.
 void name_matrices(zero::GradientPlan& plan, const layers::Parameters& parameters,
                    const TrainingConfig& config);
 

@@ -8,6 +8,7 @@
 #include "layers/models/gpt.h"
 #include "suite/configuration/group_algorithms.h"
 #include "suite/trainer/model_chunks.h"
+#include "zero/eight_bit/adamw_8bit.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
 #include "zero/one_bit/one_bit_momenta.h"
@@ -92,6 +93,8 @@ void validate_experts(const TrainingConfig& config) {
     refuse("no gradient-compression, because its reference has no decisions of routers");
   if (config.optimizer.is_one_bit() && config.shards() > 1)
     refuse("no 1-bit optimizer, because its reference has no decisions of routers");
+  if (config.optimizer.is_8bit())
+    refuse("another optimizer than adamw_8bit, whose reference has no decisions of routers");
 }
 
 // Residuals of a skipped step would stay, and a new loss scale would not apply to them.
@@ -112,6 +115,10 @@ void validate_compression(const TrainingConfig& config) {
     throw std::invalid_argument(
         "gradient-compression requires an optimizer with a bound for small errors of the gradient "
         "(got adafactor)");
+  if (config.optimizer.is_8bit())
+    throw std::invalid_argument(
+        "gradient-compression requires an optimizer whose reference may have other sums than its "
+        "gradients (got adamw_8bit)");
   if (config.precision.dtype == machine::Dtype::float16)
     throw std::invalid_argument(
         "gradient-compression requires dtype float or bfloat16 (got half), because residuals do "
@@ -202,6 +209,7 @@ void validate(const TrainingConfig& config) {
                                   options.gradient_compression.algorithm};
   check_muon(config.optimizer.rule(), limits);
   check_adafactor(config.optimizer.rule(), limits);
+  check_adamw_8bit(config.optimizer.rule(), limits);
   validate_one_bit(config, limits);
   if (config.optimizer.type == "adafactor" && degrees.pp > 1 &&
       std::max(degrees.tp, config.shards()) > 2 &&

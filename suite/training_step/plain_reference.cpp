@@ -86,6 +86,7 @@ plain::Rule plain_rule(const TrainingConfig::Optimizer& optimizer) {
               : optimizer.type == "adafactor"    ? adafactor
               : optimizer.type == "one_bit_adam" ? one_bit_adam
               : optimizer.type == "one_bit_lamb" ? one_bit_lamb
+              : optimizer.type == "adamw_8bit"   ? adamw
               : optimizer.decoupled_decay        ? adamw
                                                  : adam;
   rule.beta1 = optimizer.betas[0];

@@ -62,7 +62,7 @@ void set(const Key& key, TrainingConfig& config, std::string_view text) {
 void choose_usual(TrainingConfig& config) {
   TrainingConfig::Optimizer& optimizer = config.optimizer;
   for (const char* decayed :
-       {"adafactor", "adamw", "lamb", "lion", "muon", "one_bit_adam", "one_bit_lamb"})
+       {"adafactor", "adamw", "adamw_8bit", "lamb", "lion", "muon", "one_bit_adam", "one_bit_lamb"})
     if (optimizer.type == decayed) optimizer.weight_decay = 0.01;
   if (optimizer.type == "sgd") optimizer.learning_rate = 0.1;
   if (optimizer.type == "muon") optimizer.momentum = 0.95;

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -29,6 +30,11 @@ class OptimizerReference {
     for (std::size_t i = 0; i < initial.size(); ++i)
       elements_.push_back({{initial[i], 0}, {}, {}, decays[i] != 0});
   }
+
+  // Begins after `steps` steps.
+  OptimizerReference(const zero::Rule& rule, std::vector<Element> elements, int steps,
+                     double roundoff)
+      : rule_(rule), roundoff_(roundoff), elements_(std::move(elements)), steps_(steps) {}
 
   // gradients: exact in that dtype.
   void step(const std::vector<double>& gradients, double gradient_scale) {
@@ -108,6 +114,9 @@ class OptimizerReference {
   }
   Bounded direction(const zero::AdamW& options, Bounded gradient, Element& e) const {
     return add(adam(options, gradient, e), decay(options.weight_decay, e));
+  }
+  Bounded direction(const zero::AdamW8Bit& options, Bounded gradient, Element& e) const {
+    return direction(options.adamw(), gradient, e);
   }
   Bounded direction(const zero::Lamb&, Bounded, Element&) const {
     throw std::logic_error("LAMB updates whole parameters");

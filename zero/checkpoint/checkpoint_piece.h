@@ -51,7 +51,8 @@ std::vector<FlatPiece> flat_pieces(const std::vector<Parameter*>& parameters,
                                    Range range);
 
 // Calls visit(piece, elements) for each existing state of each piece. The name of the piece gets
-// the suffix /values, /master, /first_moment or /second_moment.
+// the suffix /values, /master, /first_moment, /second_moment or /fresh_variance. Scales have no
+// element for each of a parameter's, so they are not among them.
 template <class Visit>
 void for_each_state(const std::vector<FlatPiece>& pieces, const RangeStates& states,
                     const Visit& visit) {
@@ -60,7 +61,8 @@ void for_each_state(const std::vector<FlatPiece>& pieces, const RangeStates& sta
     for (const auto& [what, state] : {std::pair("values", states.values),
                                       {"master", own_master ? states.master : Tensor()},
                                       {"first_moment", states.first_moment},
-                                      {"second_moment", states.second_moment}}) {
+                                      {"second_moment", states.second_moment},
+                                      {"fresh_variance", states.fresh_variance}}) {
       if (!state) continue;
       Piece piece = flat.piece;
       piece.name += std::string("/") + what;

@@ -6,6 +6,7 @@
 #include "collectives/communicator/communicator.h"
 #include "machine/base/reject.h"
 #include "zero/cost/memory_cost.h"
+#include "zero/eight_bit/adamw_8bit.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
 #include "zero/one_bit/one_bit_lamb.h"
@@ -180,6 +181,13 @@ StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& l
   }
   if (std::holds_alternative<Adafactor>(rule)) {
     const AdafactorBytes bytes = adafactor_bytes(plan, layout, sharded);
+    StateCost cost;
+    cost.device_optimizer = bytes.states;
+    cost.device_buffers = bytes.buffers;
+    return cost;
+  }
+  if (std::holds_alternative<AdamW8Bit>(rule)) {
+    const AdamW8BitBytes bytes = adamw_8bit_bytes(plan, layout, sharded);
     StateCost cost;
     cost.device_optimizer = bytes.states;
     cost.device_buffers = bytes.buffers;

@@ -19,7 +19,7 @@ void OneBitAdamOptimizer::decay() const {
 void OneBitAdamOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale,
                                  const Updated& updated) {
   SHARDMARK_CHECK(gradients.size(), ==, std::size_t{1});
-  const auto& [values, master, momentum, variance] = states_;
+  const auto& [values, master, momentum, variance, scales, fresh_variance] = states_;
   machine::Kernels& kernels = context_.kernels();
   const OneBitAdam& o = adam();
   const bool frozen = is_frozen();

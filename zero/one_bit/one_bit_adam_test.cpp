@@ -7,27 +7,17 @@
 
 #include "collectives/communicator/calls.h"
 #include "zero/cost/cost.h"
-#include "zero/stages/step.h"
-#include "zero/testing/model_case.h"
+#include "zero/testing/one_bit_case.h"
 
 namespace zero {
 namespace {
 
 using machine::Dtype;
-using testing::RankModel;
 using Values = std::vector<double>;
 
-constexpr double divisor = 48, u = 0x1p-24, infinite = std::numeric_limits<double>::infinity();
+constexpr double divisor = testing::OneBitTraining::divisor, u = 0x1p-24,
+                 infinite = std::numeric_limits<double>::infinity();
 const OneBitAdam rule{.learning_rate = 0.01, .weight_decay = 0.1, .freeze_step = 2};
-
-// Keeps the momenta of a rank before their sum.
-struct Watch final : CompressionWatch {
-  std::map<std::size_t, Values> momenta;
-  void before(std::size_t segment, const Tensor& values) override {
-    momenta[segment] = to_doubles(values);
-  }
-  void after(std::size_t, const Tensor&, const collectives::CompressedAllReduce&) override {}
-};
 
 // The codes of all ranks for one segment, a second time: signs and the root of the mean square of
 // each share, whose error stays in `rest`.
@@ -67,28 +57,10 @@ struct PlainSum {
   }
 };
 
-struct Trained {
-  Watch watch;
-  RankModel model;
-  GradientPlan plan;
-  FlatStates states;
-  StepOptions options;
-  std::unique_ptr<Step> step;
-
+struct Trained : testing::OneBitTraining {
   Trained(machine::World& world, machine::Degrees degrees, Dtype dtype, double clip = infinite,
           Dtype gradients = Dtype::float32)
-      : model(world, degrees),
-        plan(gradient_plan(model.list(), dtype, model.grid, divisor, {}, gradients)),
-        states(world.device(), plan, model.list(), {.reduce_bucket_size = 100}),
-        options{.rule = rule, .clip_norm = clip, .gradient_compression = {.watch = &watch}} {
-    model.set_values();
-    step = make_step(0, states, plan, model.communicators(), options);
-  }
-  RangeStates kept() {
-    RangeStates all;
-    step->optimizer().visit(false, [&](Range, const RangeStates& states) { all = states; });
-    return all;
-  }
+      : OneBitTraining(world, degrees, dtype, rule, clip, gradients) {}
 };
 
 void expect_near(const Values& got, const Values& wanted, const Values& bound, const char* what) {
@@ -318,10 +290,7 @@ TEST(OneBitAdam, ForgetsItsErrorsWhenStatesAreLoaded) {
       trained.step->step();
     }
     const RangeStates from = trained.kept(), to = fresh.kept();
-    for (const auto& [a, b] : {std::pair(from.values, to.values),
-                               {from.first_moment, to.first_moment},
-                               {from.second_moment, to.second_moment}})
-      from_doubles(b, to_doubles(a));
+    testing::copy_states(from, to);
     for (Trained* const each : {&trained, &fresh}) {
       each->step->optimizer().set_steps(4);
       each->step->values_loaded();

@@ -46,7 +46,9 @@ OneBitLambOptimizer::OneBitLambOptimizer(const Rule& rule, MatrixContext context
              context_.all_gather),
       rows_(context_.plan.rows.size()) {
   const std::int64_t elements = states_.master.size(), rows = one_bit_quotients(context_.plan);
-  fresh_ = Tensor(context_.device, context_.wide(), {elements}, Category::optimizer);
+  states_.fresh_variance =
+      Tensor(context_.device, context_.wide(), {elements}, Category::optimizer);
+  context_.kernels().fill(states_.fresh_variance, 0);
   scratch_ = Tensor(context_.device, context_.wide(), {elements}, Category::buffers);
   if (context_.plan.tp == 1) return;
   quotients_ = Tensor(context_.device, Dtype::float64, {rows}, Category::buffers);
@@ -70,12 +72,13 @@ void OneBitLambOptimizer::warm_up(const Tensor& gradient, double gradient_scale)
   machine::Kernels& kernels = context_.kernels();
   // f is not in use yet. No kernel reads 16 bits into values of float.
   const bool narrow = gradient.dtype() != context_.wide();
-  if (narrow) kernels.cast(gradient, fresh_);
+  if (narrow) kernels.cast(gradient, states_.fresh_variance);
   // A step from zero with rate 1 and without decay is minus the direction.
   kernels.fill(scratch_, 0);
-  kernels.adamw(narrow ? fresh_ : gradient, gradient_scale, {1, o.beta1, o.beta2, o.epsilon, 0},
-                never_corrected, nullptr, scratch_, states_.first_moment, states_.second_moment,
-                scratch_);
+  kernels.adamw(narrow ? states_.fresh_variance : gradient, gradient_scale,
+                {1, o.beta1, o.beta2, o.epsilon, 0}, never_corrected, nullptr, scratch_,
+                states_.first_moment, states_.second_moment, scratch_);
+  if (narrow) kernels.fill(states_.fresh_variance, 0);
   each_row([&](std::size_t row) {
     const Tensor update = of_row(scratch_, row);
     kernels.triad(update, of_row(states_.master, row), -decay_of(row), update);
@@ -94,7 +97,8 @@ void OneBitLambOptimizer::warm_up(const Tensor& gradient, double gradient_scale)
 }
 
 void OneBitLambOptimizer::freeze() {
-  context_.device.stream().copy(fresh_.data(), states_.second_moment.data(), fresh_.bytes());
+  context_.device.stream().copy(states_.fresh_variance.data(), states_.second_moment.data(),
+                                states_.fresh_variance.bytes());
   freeze_variance();
   square(states_.first_moment, ParameterNorms::values);
   square(states_.first_moment, ParameterNorms::update);
@@ -110,7 +114,7 @@ void OneBitLambOptimizer::freeze() {
       sum += roots.back().second;
     });
     for (const auto& [row, root] : roots)
-      if (root > 0) rows_[row].scaling = sum / static_cast<double>(roots.size()) / root;
+      rows_[row].scaling = root > 0 ? sum / static_cast<double>(roots.size()) / root : 1;
   }
 }
 
@@ -119,7 +123,7 @@ std::vector<double> OneBitLambOptimizer::largest_quotients() {
   std::vector<double> mine;
   each_row([&](std::size_t row) {
     const std::vector<double> variance = to_doubles(of_row(states_.second_moment, row)),
-                              fresh = to_doubles(of_row(fresh_, row));
+                              fresh = to_doubles(of_row(states_.fresh_variance, row));
     double largest = 0;
     for (std::size_t i = 0; i < fresh.size(); ++i)
       if (std::isfinite(variance[i]))
@@ -143,7 +147,7 @@ std::vector<double> OneBitLambOptimizer::largest_quotients() {
 void OneBitLambOptimizer::step_frozen(const Tensor& gradient, double gradient_scale) {
   const OneBitLamb& o = lamb();
   machine::Kernels& kernels = context_.kernels();
-  const auto& [values, master, momentum, variance] = states_;
+  const auto& [values, master, momentum, variance, scales, fresh] = states_;
   context_.device.stream().copy(scratch_.data(), momentum.data(), scratch_.bytes());
   form_momentum(gradient, gradient_scale, o.beta1);
   const auto scale = [&](bool back) {
@@ -158,7 +162,7 @@ void OneBitLambOptimizer::step_frozen(const Tensor& gradient, double gradient_sc
   // The mean gradient, whose square enters f; a rate of zero leaves the values as they are.
   kernels.scale(scratch_, -o.beta1 / (1 - o.beta1), scratch_);
   kernels.triad(scratch_, momentum, 1 / (1 - o.beta1), scratch_);
-  kernels.rmsprop(scratch_, 1, {0, o.beta2, o.epsilon, 0}, nullptr, master, fresh_, values);
+  kernels.rmsprop(scratch_, 1, {0, o.beta2, o.epsilon, 0}, nullptr, master, fresh, values);
   // RMSProp with smoothing 1 divides by the root of a constant variance.
   kernels.fill(scratch_, 0);
   kernels.rmsprop(momentum, 1, {1, 1, o.epsilon, 0}, nullptr, scratch_, variance, scratch_);
@@ -193,13 +197,11 @@ void OneBitLambOptimizer::update(const std::vector<Tensor>& gradients, double gr
   updated(0);
 }
 
+// Loaded states of the warm-up have neither f nor constants: the first momentum makes them.
 void OneBitLambOptimizer::set_steps(std::int64_t steps) {
-  if (steps > 0)
-    machine::reject(
-        "optimizer one_bit_lamb continues no checkpoint, which has neither its ratios nor its "
-        "third state (got {} steps)",
-        steps);
   OneBitOptimizer::set_steps(steps);
+  variance_is_frozen_ =
+      std::ranges::any_of(rows_, [](const Ratios& of_row) { return of_row.scaling != 0; });
 }
 
 }  // namespace zero

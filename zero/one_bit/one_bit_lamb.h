@@ -16,8 +16,8 @@
 //             a step
 //
 // Norms and largest quotients are those of whole parameters (optimizers/parameter_norms.h). f is a
-// third state of each element. The largest quotients are computed on the host. Checkpoints do not
-// have f, c and the constants.
+// third state of each element. The largest quotients are computed on the host. A checkpoint has f,
+// and c, the last factor and the constant of each parameter (Ratios).
 
 #include "zero/one_bit/one_bit_momenta.h"
 #include "zero/optimizers/parameter_norms.h"
@@ -41,13 +41,16 @@ class OneBitLambOptimizer final : public OneBitOptimizer {
 
   void update(const std::vector<Tensor>& gradients, double gradient_scale,
               const Updated& updated) override;
-  // Throws std::invalid_argument for states after the warm-up.
   void set_steps(std::int64_t steps) override;
 
- private:
-  struct Row {
-    double coefficient = 0, last_factor = 1, scaling = 1;
+  // Of a parameter: c, the last factor, and the constant of its momenta, 0 in the warm-up. Equal on
+  // all ranks that hold it.
+  struct Ratios {
+    double coefficient = 0, last_factor = 1, scaling = 0;
   };
+  std::vector<Ratios>& ratios() { return rows_; }  // of the rows of the plan; for checkpoints
+
+ private:
   const OneBitLamb& lamb() const { return std::get<OneBitLamb>(rule_); }
   double decay_of(std::size_t row) const {
     return context_.plan.rows[row].weight_decay ? lamb().weight_decay : 0;
@@ -62,8 +65,7 @@ class OneBitLambOptimizer final : public OneBitOptimizer {
   void move(std::size_t row, double ratio) const;
 
   ParameterNorms norms_;
-  std::vector<Row> rows_;             // of the plan
-  Tensor fresh_;                      // f
+  std::vector<Ratios> rows_;          // of the plan
   Tensor scratch_;                    // of all elements: the last momentum, then minus the update
   Tensor quotients_, all_quotients_;  // double
 };

@@ -28,7 +28,7 @@
 #include "machine/device/device.h"
 #include "zero/matrices/matrix_context.h"
 #include "zero/offload/owned_optimizer.h"
-#include "zero/one_bit/compression_watch.h"
+#include "zero/states/compression_watch.h"
 
 namespace zero {
 

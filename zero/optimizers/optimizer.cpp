@@ -32,6 +32,7 @@ std::string_view name(const Rule& rule) {
   if (std::holds_alternative<Adafactor>(rule)) return "adafactor";
   if (std::holds_alternative<OneBitAdam>(rule)) return "one_bit_adam";
   if (std::holds_alternative<OneBitLamb>(rule)) return "one_bit_lamb";
+  if (std::holds_alternative<AdamW8Bit>(rule)) return "adamw_8bit";
   for (const auto& [name, other] : rules())
     if (other.index() == rule.index()) return name;
   return "?";
@@ -51,17 +52,29 @@ Rule find_rule(std::string_view name) {
 
 // The rules that keep a state are listed, so a new rule does not keep it by accident.
 KeptStates kept_states(const Rule& rule, Dtype value) {
-  return {.master = collectives::gradient_dtype(value) != value,
-          .first_moment =
-              is_one_of<AdamW, Adam, Momentum, Lion, Lamb, Muon, OneBitAdam, OneBitLamb>(rule),
-          .second_moment =
-              is_one_of<AdamW, Adam, RmsProp, Lamb, Muon, Adafactor, OneBitAdam, OneBitLamb>(rule),
-          .mask = is_one_of<AdamW, Adam, Momentum, RmsProp, Lion, Muon>(rule)};
+  return {
+      .master = collectives::gradient_dtype(value) != value,
+      .first_moment =
+          is_one_of<AdamW, Adam, Momentum, Lion, Lamb, Muon, OneBitAdam, OneBitLamb, AdamW8Bit>(
+              rule),
+      .second_moment =
+          is_one_of<AdamW, Adam, RmsProp, Lamb, Muon, Adafactor, OneBitAdam, OneBitLamb, AdamW8Bit>(
+              rule),
+      .mask = is_one_of<AdamW, Adam, Momentum, RmsProp, Lion, Muon, AdamW8Bit>(rule),
+      .coded = std::holds_alternative<AdamW8Bit>(rule)};
 }
 
 std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value) {
-  const auto count = static_cast<std::size_t>(kept_states(rule, value).count());
-  return count * machine::size_of(collectives::gradient_dtype(value));
+  const KeptStates kept = kept_states(rule, value);
+  const std::size_t wide = machine::size_of(collectives::gradient_dtype(value)),
+                    of_moment = kept.coded ? 1 : wide;
+  return (kept.master ? wide : 0) + (kept.first_moment ? of_moment : 0) +
+         (kept.second_moment ? of_moment : 0);
+}
+
+std::size_t scale_bytes(const Rule& rule, std::int64_t elements) {
+  if (!kept_states(rule, Dtype::float32).coded) return 0;
+  return static_cast<std::size_t>(2 * machine::moment_blocks(elements)) * sizeof(float);
 }
 
 std::size_t mask_bytes_per_element(const Rule& rule) {
@@ -88,6 +101,14 @@ RangeStates make_states(const Rule& rule, const Tensor& values) {
     make(states.master);
     kernels.cast(values, states.master);
   }
+  if (kept.coded) {
+    const machine::Moments8Bit moments =
+        machine::zero_moments(device, values.size(), Category::optimizer);
+    states.first_moment = moments.first;
+    states.second_moment = moments.second;
+    states.scales = moments.scales;
+    return states;
+  }
   for (const auto& [keeps, moment] : {std::pair(kept.first_moment, &states.first_moment),
                                       {kept.second_moment, &states.second_moment}}) {
     if (!keeps) continue;
@@ -109,7 +130,7 @@ Optimizer::Optimizer(Rule rule, const Tensor& values, const std::vector<std::uin
 }
 
 void Optimizer::values_changed() {
-  const auto& [values, master, first, second] = states_;
+  const Tensor &values = states_.values, &master = states_.master;
   if (master.data() != values.data()) values.device().stream().kernels().cast(values, master);
 }
 
@@ -123,7 +144,7 @@ void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
                   double gradient_scale, Decay decay, const std::uint8_t* decay_mask,
                   const RangeStates& range) {
   const machine::During updating(machine::Part::optimizer);
-  const auto& [values, master, first_moment, second_moment] = range;
+  const auto& [values, master, first_moment, second_moment, scales, fresh_variance] = range;
   machine::Kernels& kernels = values.device().stream().kernels();
   std::visit(
       [&](auto options) {
@@ -150,6 +171,9 @@ void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
           else if constexpr (std::is_same_v<Options, Adam>)
             kernels.adam(gradient, gradient_scale, options, step, mask, master, first_moment,
                          second_moment, values);
+          else if constexpr (std::is_same_v<Options, AdamW8Bit>)
+            machine::adamw_8bit(values.device().stream(), gradient, gradient_scale, options.adamw(),
+                                step, mask, master, {first_moment, second_moment, scales}, values);
           else if constexpr (std::is_same_v<Options, Lion>)
             kernels.lion(gradient, gradient_scale, options, mask, master, first_moment, values);
           else

@@ -22,6 +22,9 @@
 //                                                           the states of AdamW)
 //   Adafactor     1       0            4            0      (and a mean for each row and column; of
 //                                                           vectors the second moment)
+//   8-bit AdamW  1 1/2    2            6            -      (and two scales for each block of 256;
+//                                                           of small parameters the states of
+//                                                           AdamW)
 // In units of 16-bit weights the numbers are twice as large: 2, 4, 4, 4 and 6. The decay mask of
 // rules of flat ranges except plain SGD, and of what Muon leaves to AdamW, one byte per element, is
 // a buffer and is counted separately.
@@ -37,6 +40,7 @@
 #include <variant>
 #include <vector>
 
+#include "machine/device/dynamic_codes/adamw_8bit.h"
 #include "machine/device/kernels.h"
 #include "machine/device/memory.h"
 #include "machine/device/tensor.h"
@@ -92,31 +96,44 @@ struct OneBitLamb {
   double min_coeff = 0.01, max_coeff = 10, coeff_beta = 0.9;
   double factor_min = 0.5, factor_max = 4, factor_threshold = 0.1;
 };
+// AdamW with moments in 8 bits (machine/device/dynamic_codes/adamw_8bit.h). Its blocks are those of
+// parameters (eight_bit/adamw_8bit.h).
+struct AdamW8Bit {
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+
+  AdamW adamw() const { return {learning_rate, beta1, beta2, epsilon, weight_decay}; }
+};
 using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam, Lion, Lamb, Muon, Adafactor,
-                          OneBitAdam, OneBitLamb>;
+                          OneBitAdam, OneBitLamb, AdamW8Bit>;
 
 // The names are "sgd", "momentum", "rmsprop", "adam", "adamw", "lion", "lamb", "muon", "adafactor",
-// "one_bit_adam" and "one_bit_lamb".
+// "one_bit_adam", "one_bit_lamb" and "adamw_8bit".
 std::string_view name(const Rule& rule);
-// The rules that update a flat range without its parameters: all but the last five. find_rule
+// The rules that update a flat range of any ends: all but the last six. find_rule
 // returns the rule with its default options.
 std::vector<std::string> rule_names();
 Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest
 
 // The states kept in addition to values of a dtype; the mask is a buffer. With Muon those of the
-// elements that AdamW updates, with Adafactor those of vectors.
+// elements that AdamW updates, with Adafactor those of vectors. Coded moments have a byte an
+// element in place of the gradient's dtype.
 struct KeptStates {
   bool master = false, first_moment = false, second_moment = false, mask = true;
+  bool coded = false;  // the moments
   int count() const { return int{master} + int{first_moment} + int{second_moment}; }
 };
 KeptStates kept_states(const Rule& rule, Dtype value);
-std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value);
+std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value);  // without scales
+// Returns the bytes of the scales of a range's coded moments.
+std::size_t scale_bytes(const Rule& rule, std::int64_t elements);
 std::size_t mask_bytes_per_element(const Rule& rule);
 
 // The states of one range during an update. All are [elements]. master: the values themselves if no
-// master is kept. A moment that the rule does not have is empty.
+// master is kept. A moment that the rule does not have is empty. scales: of coded moments, [2,
+// blocks]. fresh_variance: of 1-bit LAMB.
 struct RangeStates {
   Tensor values, master, first_moment, second_moment;
+  Tensor scales = {}, fresh_variance = {};
 };
 // Returns the states of these values: moments of zero, and a master copy if the rule keeps one.
 RangeStates make_states(const Rule& rule, const Tensor& values);
@@ -124,7 +141,7 @@ enum class Decay : unsigned char { everywhere, masked, nowhere };
 // Summarizes the mask. A uniform mask need not be read.
 Decay decay_of(const std::vector<std::uint8_t>& decay_mask);
 // Applies update number `step`, counted from 1. An element's bits do not depend on the range's
-// ends.
+// ends, but coded moments on its blocks.
 void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
                   double gradient_scale, Decay decay, const std::uint8_t* decay_mask,
                   const RangeStates& range);

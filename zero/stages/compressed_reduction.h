@@ -16,8 +16,8 @@
 
 #include "collectives/compression/compressed_all_reduce.h"
 #include "collectives/compression/volume.h"
-#include "zero/one_bit/compression_watch.h"
 #include "zero/stages/step_context.h"
+#include "zero/states/compression_watch.h"
 
 namespace zero {
 

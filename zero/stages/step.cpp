@@ -7,6 +7,7 @@
 #include "machine/base/error.h"
 #include "machine/base/reject.h"
 #include "machine/world/step_clock.h"
+#include "zero/eight_bit/adamw_8bit.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
 #include "zero/one_bit/one_bit_adam.h"
@@ -75,6 +76,10 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
     return;
   }
   const Rule& rule = context_.options.rule;
+  if (std::holds_alternative<AdamW8Bit>(rule)) {
+    optimizer_ = std::make_unique<AdamW8BitOptimizer>(rule, layout(), owned);
+    return;
+  }
   const bool sums_momenta = freeze_step(rule).has_value();
   if (std::holds_alternative<Muon>(rule) || std::holds_alternative<Adafactor>(rule) ||
       sums_momenta) {

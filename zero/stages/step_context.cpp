@@ -7,6 +7,7 @@
 
 #include "machine/base/error.h"
 #include "machine/base/reject.h"
+#include "zero/eight_bit/adamw_8bit.h"
 #include "zero/matrices/adafactor.h"
 #include "zero/matrices/muon.h"
 #include "zero/one_bit/one_bit_momenta.h"
@@ -62,6 +63,7 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
       options.gradient_compression.algorithm};
   check_muon(options.rule, limits);
   check_adafactor(options.rule, limits);
+  check_adamw_8bit(options.rule, limits);
   check_one_bit(options.rule, {stage, plan.dp, plan.ep, plan.value_dtype, limits.offloads,
                                !limits.compression.empty()});
   check(options.plus_plus, {.stage = stage,

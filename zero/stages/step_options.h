@@ -18,7 +18,7 @@ namespace zero {
 
 inline constexpr int num_stages = 4;  // ZeRO stages 0 to 3
 
-class CompressionWatch;  // one_bit/compression_watch.h
+class CompressionWatch;  // states/compression_watch.h
 
 // Gradients are summed over dp from fewer bytes, with error feedback (collectives/compression).
 struct GradientCompression {

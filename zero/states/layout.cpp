@@ -114,7 +114,8 @@ std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) 
 }
 
 // Places the bucket's rows from `begin` and returns the end of its padding.
-std::int64_t place(const GradientPlan& plan, Bucket& bucket, std::int64_t begin, Layout& result) {
+std::int64_t place(const GradientPlan& plan, std::int64_t alignment, Bucket& bucket,
+                   std::int64_t begin, Layout& result) {
   std::vector<int> order = bucket.rows;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return lies_before(plan.rows[static_cast<std::size_t>(a)],
@@ -188,7 +189,7 @@ Layout layout(const GradientPlan& plan, const LayoutOptions& options) {
     for (const int row : bucket.rows)
       result.bucket_of[static_cast<std::size_t>(row)] = static_cast<int>(i);
     const std::int64_t begin = result.value_elements;
-    result.value_elements = place(plan, bucket, begin, result);
+    result.value_elements = place(plan, options.alignment, bucket, begin, result);
     bucket.range = {begin, result.value_elements};
     bucket.shards_begin = result.own_value_elements;
     result.own_value_elements += result.shard_elements(bucket);

@@ -9,8 +9,8 @@
 // given, no bucket holds parameters of two parts, so that a part can be gathered separately (stage
 // 3), and none holds tied and other parameters, so that both stages shard the tied ones alike.
 // Small parameters (persistence_threshold) have separate buckets; so do experts, matrices of Muon
-// and Adafactor, and frozen ones, which come last. Buckets are in the order in which they become
-// complete.
+// and Adafactor, parameters of 8-bit AdamW's codes, and frozen ones, which come last. Buckets are
+// in the order in which they become complete.
 //
 // Inside a bucket, parameters with the same extra reductions (embedding, tp) and the same number of
 // replicas form a segment: one all-reduce sums a whole segment, one kernel adds up its squares.
@@ -22,7 +22,8 @@
 // of 64 times the least common multiple of the sizes of its groups; a bucket ends at a multiple of
 // 64 * dp, or of 64 * edp with experts. So every collective splits its buffer into equal parts, and
 // its volume is the closed formula, exactly. Padding is zero, has zero gradients and no weight
-// decay, and every update leaves it zero.
+// decay, and every update leaves it zero. 8-bit AdamW has multiples of 256 in place of 64: then no
+// shard cuts a block of codes, and blocks count from the first element of their parameter.
 
 #include <cstdint>
 #include <limits>
@@ -53,7 +54,7 @@ struct Bucket {
   std::size_t segments_begin = 0, segments_end = 0;  // of Layout::segments; empty if frozen
   bool persistent = false;                           // stage 3 does not shard its values
   bool frozen = false;
-  bool matrices = false;          // Muon or Adafactor updates them as such
+  bool matrices = false;          // of GradientRow::is_matrix
   Over over = Over::dp;           // or edp: the ranks that hold and reduce it
   int shards = 1;                 // the number of these ranks
   std::int64_t shards_begin = 0;  // of this bucket in a buffer of one rank's shards
@@ -71,6 +72,7 @@ struct LayoutOptions {
   // The most elements that are persistent, in the order of the plan (DeepSpeed's
   // stage3_model_persistence_threshold). A parameter that does not fit is sharded.
   std::int64_t model_persistence_threshold = std::numeric_limits<std::int64_t>::max();
+  std::int64_t alignment = zero::alignment;  // of parameters and shards
 };
 
 struct Layout {

@@ -145,8 +145,10 @@ class Training {
 
   // Computes loss and gradients, and updates with that learning rate unless the step is skipped.
   // sums: the gradients that the norm and the update use in place of those that this computes (of
-  // compressed gradients), by parameter; the momenta, once a 1-bit rule's variance is constant.
+  // compressed gradients), by parameter; the momenta, once a 1-bit rule's variance is constant. A
+  // name with one of these suffixes gives the parameter's moments before the update.
   using Sums = std::map<std::string, std::vector<double>>;
+  static constexpr const char *first_moment = "/first_moment", *second_moment = "/second_moment";
   Step step(const Batch& batch, double learning_rate, bool skip, const Sums* sums = nullptr);
 
   const std::map<std::string, Parameter>& parameters() const { return parameters_; }

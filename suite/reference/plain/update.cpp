@@ -118,6 +118,11 @@ void Training::update(double factor, double learning_rate, const Sums* sums) {
     if (parameter.frozen) continue;
     const double decay = parameter.decays ? rule_.decay : 0;
     const std::vector<double>& gradient = used(name, parameter, sums);
+    if (sums) {
+      const auto first = sums->find(name + first_moment), second = sums->find(name + second_moment);
+      if (first != sums->end()) parameter.first_moment = first->second;
+      if (second != sums->end()) parameter.second_moment = second->second;
+    }
     if (rule_.kind == adafactor) {
       adafactor_step(factor, learning_rate, gradient, parameter);
       continue;

@@ -164,7 +164,16 @@ ValuesPart part_of(const Trainer& trainer, const collectives::Parameter& paramet
           std::move(values)};
 }
 
-ValuesByName joined(const std::vector<std::vector<ValuesPart>>& parts) {
+PartsByRank gathered(const harness::Context& context, Trainer& trainer,
+                     const std::function<Values(const collectives::Parameter&)>& values) {
+  std::vector<ValuesPart> parts;
+  for (const collectives::Parameter* parameter : trainer.parameters())
+    if (parameter->gradient)  // not frozen
+      parts.push_back(part_of(trainer, *parameter, values(*parameter)));
+  return context.world.all_gather(context.group, parts);
+}
+
+ValuesByName joined(const PartsByRank& parts) {
   ValuesByName whole;
   for (const std::vector<ValuesPart>& of_rank : parts)
     for (const ValuesPart& part : of_rank) {

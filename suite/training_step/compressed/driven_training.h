@@ -1,8 +1,8 @@
 #pragma once
 // A judged training of ten steps, and the plain training in double (plain_reference.h) whose
-// updates are driven with sums of the judged one: of gradients, or of momenta. Compression changes
-// every later step, so such a training is far from one without. Each step is judged by its own
-// inputs:
+// updates are driven with sums of the judged one: of gradients, or of momenta; and with moments
+// that are codes. Compression changes every later step, so such a training is far from one without.
+// Each step is judged by its own inputs:
 //
 //   gradient  of each parameter, summed over dp without compression, against the plain one. The
 //             bound is that of reference.h, plus the roundings of the earlier updates of the values
@@ -38,9 +38,16 @@ struct ValuesPart {
 ValuesPart part_of(const Trainer& trainer, const collectives::Parameter& parameter,
                    std::vector<double> values);
 
+using PartsByRank = std::vector<std::vector<ValuesPart>>;
+// Returns every rank's parts of what `values` returns for a parameter that is trained. Collective
+// over the group.
+PartsByRank gathered(
+    const harness::Context& context, Trainer& trainer,
+    const std::function<std::vector<double>(const collectives::Parameter&)>& values);
+
 using ValuesByName = std::map<std::string, std::vector<double>>;
 // Joins the parts of ranks. Replicas have the same part.
-ValuesByName joined(const std::vector<std::vector<ValuesPart>>& parts);
+ValuesByName joined(const PartsByRank& parts);
 
 // A rank's parameters in the judged training.
 struct JudgedStep {
@@ -59,7 +66,7 @@ using CompressedTraining =
     std::tuple<std::vector<double>, std::vector<double>, std::vector<double>, double>;
 
 // Compares the judged steps with the plain training. driving: the sums of each step. Collective
-// over the group.
+// over the group, and while the values of parameters are present.
 CompressedTraining judge_driven(harness::Judge& judge, harness::Context& context,
                                 const TrainingConfig& config, const Corpus& corpus,
                                 Trainer& trainer, const std::vector<JudgedStep>& steps,

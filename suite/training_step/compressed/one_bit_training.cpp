@@ -28,18 +28,6 @@ Values momentum_of(Trainer& trainer) {
   return momentum;
 }
 
-using Parts = std::vector<std::vector<ValuesPart>>;  // by rank
-
-// Returns every rank's parts of what `values` returns for a parameter. Collective over the group.
-Parts gathered(const harness::Context& context, Trainer& trainer,
-               const std::function<Values(const collectives::Parameter&)>& values) {
-  std::vector<ValuesPart> parts;
-  for (const collectives::Parameter* parameter : trainer.parameters())
-    if (parameter->gradient)  // not frozen
-      parts.push_back(part_of(trainer, *parameter, values(*parameter)));
-  return context.world.all_gather(context.group, parts);
-}
-
 // A step's gradients before they are summed over replicas, or after, if all replicas have the sums.
 struct Gradients {
   std::vector<ValuesByName> of_replicas;
@@ -48,12 +36,13 @@ struct Gradients {
 };
 Gradients gradients_of(const harness::Context& context, Trainer& trainer, bool own) {
   const TrainingConfig& config = trainer.config();
-  const Parts parts = gathered(context, trainer, [&](const collectives::Parameter& parameter) {
-    return unscaled_gradient(trainer, parameter);
-  });
+  const PartsByRank parts =
+      gathered(context, trainer, [&](const collectives::Parameter& parameter) {
+        return unscaled_gradient(trainer, parameter);
+      });
   Gradients gradients;
   for (int replica = 0; replica < (own ? config.shards() : 1); ++replica) {
-    Parts of_replica;
+    PartsByRank of_replica;
     for (std::size_t rank = 0; rank < parts.size(); ++rank)
       if (!own ||
           machine::Grid(config.degrees, static_cast<int>(rank)).replica_group().index == replica)

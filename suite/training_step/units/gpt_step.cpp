@@ -12,6 +12,7 @@
 
 #include "suite/checkpoint/training_checkpoint.h"
 #include "suite/training_step/compressed/compressed_training.h"
+#include "suite/training_step/compressed/eight_bit_training.h"
 #include "suite/training_step/compressed/one_bit_training.h"
 #include "suite/training_step/plain_reference.h"
 
@@ -213,6 +214,7 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
       grids({4}, {1}, {4}, {1}));
   add_compression_slices(sweep);
   add_one_bit_slices(sweep);
+  add_eight_bit_slices(sweep);
   add_expert_slices(sweep);
   add_frozen_slices(sweep);
   add_8_bit_slices(sweep);
@@ -242,7 +244,9 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
 void GptStep::judge(harness::Judge& judge) {
   judge_step(judge);
   if (sums_momenta(config_)) judge_one_bit_phases(judge, context_, config_, corpus_);
-  if (against() == Against::cpu && (compresses_gradients(config_) || sums_momenta(config_))) {
+  const bool codes = config_.optimizer.is_8bit();
+  if (against() == Against::cpu &&
+      (compresses_gradients(config_) || sums_momenta(config_) || codes)) {
     judge_compressed(judge);
   } else if (against() == Against::cpu) {
     judge_training(judge);
@@ -254,8 +258,9 @@ void GptStep::judge(harness::Judge& judge) {
     losses_ = std::move(curve.losses);
     skipped_steps_ = std::move(curve.skipped);
   }
-  // Loaded states begin without the errors of momenta, so later losses differ.
-  if (sums_momenta(config_) && loads_checkpoint(context_.load_file))
+  // Loaded states begin without the errors of momenta, and other degrees may round a code to its
+  // neighbour, so later losses differ.
+  if ((sums_momenta(config_) || codes) && loads_checkpoint(context_.load_file))
     judge_saved(judge);
   else
     judge_saved(judge, exact_losses_, loss_bounds_);
@@ -280,7 +285,9 @@ void GptStep::judge_compressed(harness::Judge& judge) {
     if (step + 1 == reference_steps && saves_weights()) trainer.save(context_.save_file);
   };
   std::tie(losses_, exact_losses_, loss_bounds_, loss_error_) =
-      sums_momenta(config_)
+      config_.optimizer.is_8bit()
+          ? judge_eight_bit_training(judge, context_, config_, corpus_, after_step)
+      : sums_momenta(config_)
           ? judge_one_bit_training(judge, context_, config_, corpus_, after_step)
           : judge_compressed_training(judge, context_, config_, corpus_, after_step);
   save_reference(losses_, {});

@@ -1,6 +1,6 @@
 #pragma once
 // Sees every compressed sum of a step over dp, for oracles: of gradients
-// (stages/compressed_reduction.h) or of momenta (one_bit_adam.h).
+// (stages/compressed_reduction.h) or of momenta (one_bit/one_bit_momenta.h).
 
 #include <cstddef>
 
