@@ -177,6 +177,12 @@ int run_predict(int argc, char** argv) {
         "predict does not support fp8-format {}, because no rate of 8-bit products is known; leave "
         "it out",
         name(resolved.config.fp8.format)));
+  if (resolved.config.model.sparse.on())
+    throw harness::UsageError(
+        fmt::format("predict does not support sparse_attention.mode {}, because no rate of "
+                    "block-sparse kernels "
+                    "is known; leave it out",
+                    name(resolved.config.model.sparse.pattern.mode)));
   const zero::PlusPlusOptions& plus_plus = resolved.config.zero.options.plus_plus;
   for (const auto& [key, on] : {std::pair("zero_quantized_weights", plus_plus.quantized_weights),
                                 {"zero_quantized_gradients", plus_plus.quantized_gradients}})
