@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "suite/testing/file_case.h"
 #include "suite/trainer/trainer.h"
 #include "suite/trainer/validation.h"
+#include "suite/training_step/curve_keys.h"
 
 namespace suite {
 namespace {
@@ -43,7 +45,7 @@ std::vector<double> losses(const TrainingConfig& config) {
   machine::run_ranks(1, [&](machine::World& world) {
     const Corpus corpus = Corpus::generated(1, config.model.vocabulary);
     Trainer trainer(world, world.group(), world.device(), config, corpus);
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 2; ++step) {
       trainer.step();
       all.push_back(trainer.mean_loss());
     }
@@ -61,8 +63,8 @@ TEST(SparseStep, OfAllBlocksIsDenseAttention) {
   }
 }
 
-// A checkpoint continues with its layout only.
-TEST(SparseStep, CheckpointsHaveTheKeysOfTheLayout) {
+// A checkpoint continues with its layout only, and a curve of losses belongs to it.
+TEST(SparseStep, CheckpointsAndCurvesHaveTheKeysOfTheLayout) {
   const Corpus corpus = Corpus::generated(1, 256);
   const auto keys = [&](SparseMode mode) { return checkpoint_keys(trained("tiny", mode), corpus); };
   const zero::Texts variable = keys(SparseMode::variable), dense = keys(SparseMode::none);
@@ -71,6 +73,15 @@ TEST(SparseStep, CheckpointsHaveTheKeysOfTheLayout) {
   EXPECT_EQ(variable.at("--sparse-attention-local-window-blocks"), "[4]");
   for (const auto& [key, value] : variable)
     EXPECT_EQ(dense.contains(key), !key.starts_with("--sparse-attention")) << key;
+  for (const SparseMode mode : {SparseMode::variable, SparseMode::none})
+    EXPECT_EQ(std::ranges::any_of(curve_keys(trained("tiny", mode), corpus),
+                                  [](const auto& key) {
+                                    return key.first == "sparse_attention.mode" &&
+                                           key.second == "variable";
+                                  }),
+              mode == SparseMode::variable);
+  for (const auto& [key, value] : curve_keys(trained("tiny", SparseMode::none), corpus))
+    EXPECT_FALSE(key.starts_with("sparse_attention")) << key;
 }
 
 TEST(SparseStep, RefusalsNameTheReason) {

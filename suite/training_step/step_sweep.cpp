@@ -354,7 +354,7 @@ void add_sparse_slices(harness::Sweep<TrainingCase>& sweep) {
   add("tiny", "fixed", "--seq-length 64" + local + "2" + patterns + "2" + of_heads,
       grids({4}, {4}, {1}, {1}), {rows_cut, vary("zero-stage", {"0"})});
   add("tiny", "variable",
-      "--seq-length 96 --hidden-dropout 0.1 --attention-dropout 0.1" + windows + "1+2" + random +
+      "--seq-length 64 --hidden-dropout 0.1 --attention-dropout 0.1" + windows + "1+2" + random +
           "1" + of_heads,
       grids({4}, {2}, {1}, {2}), {vary("zero-stage", {"3"}), recomputed("selective")});
   add("tiny", "bigbird", "--seq-length 64" + sliding + "1" + of_heads, grids({4}, {1}, {2}, {2}),
