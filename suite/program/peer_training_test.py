@@ -33,7 +33,7 @@ CASE = ["--reference", "none", "--max-seconds", "0.01", "--dtype", "float", "--t
         "--recompute-granularity", "none", "--use-flash-attn", "off", "--schedule", "1f1b", "--offload_optimizer", "none",
         "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default", "--freeze", "none",
         "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
-        "--zero_quantized_gradients", "off", "--sparse-attention", "none"]
+        "--zero_quantized_gradients", "off", "--gradient-compression", "none", "--sparse-attention", "none"]
 WORD = (1 << 64) - 1
 
 
