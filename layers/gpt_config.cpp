@@ -143,6 +143,34 @@ MoeConfig GptConfig::mixture() const {
   return result;
 }
 
+SparseOptions GptConfig::sparse_options() const {
+  SparseOptions options = sparse;
+  options.pattern.unidirectional = !encoder();
+  return options;
+}
+
+void GptConfig::validate_sparse() const {
+  if (!sparse.on()) return;
+  const int block = sparse.block;
+  if (encoder_decoder())
+    machine::reject(
+        "sparse_attention requires architecture decoder or encoder, because it has no relative "
+        "bias "
+        "(got encoder-decoder)");
+  if (block < 16 || block % 16 != 0)
+    machine::reject("sparse_attention.block is {}; expected a multiple of 16 (example: {})", block,
+                    std::max(1, block / 16) * 16);
+  if (sequence % block != 0)
+    machine::reject(
+        "seq-length is {}; expected a multiple of sparse_attention.block {} (example: {})",
+        sequence, block, (sequence / block + 1) * block);
+  try {
+    layers::validate(sparse_options().pattern, heads, sequence / block);
+  } catch (const std::invalid_argument& error) {
+    machine::reject("sparse_attention.{}", error.what());
+  }
+}
+
 void GptConfig::validate(int tp, int pp) const {
   check_positive("layers", layers);
   check_positive("hidden", hidden);
@@ -158,6 +186,7 @@ void GptConfig::validate(int tp, int pp) const {
   check_architecture(*this);
   check_dropout("hidden-dropout", hidden_dropout);
   check_dropout("attention-dropout", attention_dropout);
+  validate_sparse();
   if (ffn() < 1)
     machine::reject(
         "ffn-hidden-size is {}{}; expected more than 0", ffn_hidden_size,

@@ -3,11 +3,13 @@
 // et al. 2023, arXiv:2307.09288) has RMSNorm, SwiGLU, rotary positions, grouped queries, no biases
 // and an untied output layer. BERT (Devlin et al. 2019, arXiv:1810.04805) is an encoder, T5 (Raffel
 // et al. 2020, arXiv:1910.10683) an encoder-decoder. Mixtral (Jiang et al. 2024, arXiv:2401.04088)
-// has a mixture of experts in place of the perceptron. The names are Megatron-LM's arguments.
+// has a mixture of experts in place of the perceptron. The names are Megatron-LM's arguments, and
+// of sparse attention DeepSpeed's keys.
 
 #include <string_view>
 
 #include "layers/moe_config.h"
+#include "layers/sparse/sparse_layout.h"
 
 namespace layers {
 
@@ -60,6 +62,9 @@ struct GptConfig {
                 .num_experts = 0,
                 .token_dispatcher_type = TokenDispatcherType::allgather};
   int moe_layer_freq = 1;
+  // The blocks of every self-attention; without a mode all pairs. sparse_options() has the
+  // direction of the architecture.
+  SparseOptions sparse{.pattern = {.mode = SparseMode::none}};
 
   int ffn() const;
   int head() const { return hidden / heads; }
@@ -79,14 +84,17 @@ struct GptConfig {
   bool has_experts(int layer) const { return has_experts() && layer % moe_layer_freq == 0; }
   int moe_layers() const;
   MoeConfig mixture() const;  // of a layer with experts
+  SparseOptions sparse_options() const;
 
   // Throws std::invalid_argument that names the key, its value and the nearest valid value. Extents
   // must be positive. heads must divide hidden, num_query_groups must divide heads, and pp must
   // divide layers. tp must divide heads, query groups, ffn_hidden_size and vocabulary. A rotated
   // head must have an even size. An encoder-decoder requires relative positions, heads without
   // groups and an even number of layers. Experts require a decoder, and tp must divide their
-  // ffn_hidden_size. A dropout must be a probability below 1. An option requires its feature.
+  // ffn_hidden_size. A dropout must be a probability below 1. Sparse attention requires a decoder
+  // or an encoder, and a sequence of whole blocks. An option requires its feature.
   void validate(int tp = 1, int pp = 1) const;
+  void validate_sparse() const;  // only what concerns sparse attention
 };
 
 }  // namespace layers

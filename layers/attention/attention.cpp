@@ -9,8 +9,7 @@
 
 namespace layers {
 
-Attention::Attention(const Context& context, const std::string& name, const GptConfig& config,
-                     const std::optional<SparseOptions>& sparse)
+Attention::Attention(const Context& context, const std::string& name, const GptConfig& config)
     : context_(context),
       heads_(config.heads / context.tp.size()),
       groups_(config.query_groups() / context.tp.size()),
@@ -32,7 +31,7 @@ Attention::Attention(const Context& context, const std::string& name, const GptC
   SHARDMARK_CHECK(config.hidden % config.heads, ==, 0);
   SHARDMARK_CHECK((context.flash_attention && causal_) || !context.cp.splits(), ==, true);
   SHARDMARK_CHECK(config.relative() && (context.flash_attention || group_heads_ > 1), ==, false);
-  if (sparse) make_sparse(*sparse, config.heads);
+  if (config.sparse.on()) make_sparse(config.sparse_options(), config.heads);
 }
 
 void Attention::make_sparse(const SparseOptions& options, int heads) {

@@ -36,7 +36,7 @@
 // With a sparse layout (sparse_layout.h; Child et al. 2019, arXiv:1904.10509) a query sees only the
 // keys of the present blocks of its head. The layout is that of all heads, so it does not depend on
 // tp. A decoder requires a unidirectional layout, an encoder a bidirectional one. Absent blocks
-// cost no product. Tensors are those of context.flash_attention, which it requires.
+// cost no product. Tensors are those of context.flash_attention, which it requires. config.sparse.
 //
 // With context parallelism (context.cp, which requires flash_attention) a rank has the rows of its
 // positions of every sequence. q, k and v are separate tensors, and context_attention.h attends to
@@ -49,7 +49,6 @@
 #include <vector>
 
 #include "layers/attention/relative_bias.h"
-#include "layers/attention/sparse_layout.h"
 #include "layers/column_parallel_linear.h"
 #include "layers/context.h"
 #include "layers/context_parallel/context_attention.h"
@@ -78,8 +77,7 @@ class Attention {
     RelativeBias bias;  // the caller's
   };
 
-  Attention(const Context& context, const std::string& name, const GptConfig& config,
-            const std::optional<SparseOptions>& sparse = {});
+  Attention(const Context& context, const std::string& name, const GptConfig& config);
 
   // lengths: [sequences], each at least 1, in memory that the device reads, unchanged until
   // backward_input; null: no padding. bias: required with relative positions.

@@ -37,7 +37,6 @@ constexpr Draw draw_of(const GptConfig& shape) { return {3, 5 * std::int64_t{sha
 
 struct Options {
   bool sequence_parallel = false, recompute = false, blockwise = false;
-  std::optional<SparseOptions> sparse = {};
   std::vector<std::int32_t> lengths = testing::lengths;
 };
 
@@ -53,7 +52,7 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
     rank.context.flash_attention = options.blockwise;
     const int cut = cut_of_rows(options.sequence_parallel);
     const machine::Shape own{rank.context.own_rows(rows), config.hidden};
-    Attention attention(rank.context, "attention", config, options.sparse);
+    Attention attention(rank.context, "attention", config);
     large_values(7).fill(rank.context, attention.parameters());
     round_values(rank, attention.parameters(), rounded_to);
     for (collectives::Parameter* p : attention.parameters()) zero_gradient(rank.context, *p);
@@ -141,12 +140,11 @@ TEST_P(AttentionTypes, RecomputingTheCoreChangesNothing) {
 TEST(Attention, SparseMatchesTheReference) {
   for (GptConfig shape : {config, llamas, dropping(), bert(dropping_heads())}) {
     shape.sequence = 64;
-    const SparseOptions sparse{.pattern = {.mode = SparseMode::variable,
-                                           .different_layout_per_head = true,
-                                           .unidirectional = !shape.encoder(),
-                                           .num_random_blocks = 1,
-                                           .local_window_blocks = {1}}};
-    const SparseLayout layout = sparse_layout(sparse.pattern, shape.heads, 4);
+    shape.sparse = {.pattern = {.mode = SparseMode::variable,
+                                .different_layout_per_head = true,
+                                .num_random_blocks = 1,
+                                .local_window_blocks = {1}}};
+    const SparseLayout layout = sparse_layout(shape.sparse_options().pattern, shape.heads, 4);
     const auto sees = [&](std::size_t head, std::size_t query, std::size_t key) {
       return layout.at(static_cast<int>(head), static_cast<int>(query / 16),
                        static_cast<int>(key / 16));
@@ -155,7 +153,7 @@ TEST(Attention, SparseMatchesTheReference) {
     const double bound = norm_bound_from_double(Dtype::float64, 1, shape.hidden);
     const auto run_at = [&](int tp, bool recompute) {
       return run(shape, tp, Dtype::float64, 2, Dtype::float64,
-                 {tp == 4, recompute, true, sparse, sparse_lengths});
+                 {tp == 4, recompute, true, sparse_lengths});
     };
     const Observed alone = run_at(1, false);
     for (const int tp : {1, 2, 4}) {

@@ -35,10 +35,14 @@ struct ActivationOptions {
   RecomputeMethod recompute_method = RecomputeMethod::uniform;  // for full, like the next two
   int recompute_num_layers = 1;
   bool distribute_saved_activations = false;  // the kept input of a group is split over tp
-  bool use_flash_attn = false;                // blockwise attention without stored probabilities
+  // Blockwise attention without stored probabilities. Attention with a sparse layout is blockwise
+  // without it, too.
+  bool use_flash_attn = false;
   bool cpu_checkpointing = false;  // the kept input of a group is in host memory (checkpoints.h)
   bool fused_epilogues = false;    // bias and GELU are part of cuBLASLt's products
   TpCommOverlap tp_comm{};         // communication over tp beside products
+
+  bool blockwise(const GptConfig& config) const { return use_flash_attn || config.sparse.on(); }
 
   // Throws std::invalid_argument that names the key, its value and a valid value. sequence_parallel
   // and distribute_saved_activations require tp 2 or more and exclude each other; options of full

@@ -48,7 +48,7 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                dtype,
                options.sequence_parallel,
                options.recompute_granularity == RecomputeGranularity::selective,
-               options.use_flash_attn,
+               options.blockwise(config),
                options.fused_epilogues,
                cp,
                options.tp_comm,

@@ -83,6 +83,20 @@ std::int64_t mlp_weights(const GptConfig& config) {
   return std::int64_t{config.swiglu ? 3 : 2} * config.ffn() * config.hidden;
 }
 
+// Returns the keys of a query on average. Of a causal block on the diagonal a query sees a half.
+double keys_of_query(const GptConfig& config) {
+  if (!config.sparse.on()) {
+    // A pair of an encoder's and a decoder's layer has 2 + 1 + 2 halves.
+    const double halves = config.encoder_decoder() ? 2.5 : config.encoder() ? 2 : 1;
+    return halves / 2 * config.sequence;
+  }
+  const auto [pattern, block] = config.sparse_options();
+  const int heads = pattern.different_layout_per_head ? config.heads : 1;
+  const SparseLayout layout = sparse_layout(pattern, heads, config.sequence / block);
+  const auto present = static_cast<double>(std::ranges::count(layout.present, 1));
+  return present / heads / layout.blocks * block - (config.encoder() ? 0 : block / 2.0);
+}
+
 int count_experts(const GptConfig& config, int begin, int end) {
   int count = 0;
   for (int layer = begin; layer < end; ++layer) count += config.has_experts(layer);
@@ -215,9 +229,7 @@ double model_flops(const GptConfig& config, std::int64_t tokens) {
   const double linear = layers * static_cast<double>(attention_weights(config)) +
                         (layers - with_experts) * static_cast<double>(mlp_weights(config)) +
                         of_experts + h * config.vocabulary + (config.encoder() ? h * h : 0);
-  // In units of the causal half. A pair of an encoder's and a decoder's layer has 2 + 1 + 2.
-  const double halves = config.encoder_decoder() ? 2.5 : config.encoder() ? 2 : 1;
-  const double core_attention = halves * layers * h * config.sequence;
+  const double core_attention = 2 * layers * h * keys_of_query(config);
   const double cross = config.encoder_decoder() ? layers / 2 * 4 * h * h : 0;
   return 3 * 2 * static_cast<double>(tokens) * (linear + cross + core_attention);
 }

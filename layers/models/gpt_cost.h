@@ -76,6 +76,8 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
 // rotation or softmax):
 //   3 * 2 * [tokens (layers (h q + h² + m f h) + h V) + layers h s tokens]
 // An encoder has the whole core attention, 2 layers h s tokens, and h² tokens more with its head.
+// With a sparse layout core attention has the pairs of its present blocks in place of s² or ½ s²;
+// of a decoder's blocks on the diagonal a half.
 // An encoder-decoder of that many tokens in either stack has 2.5 layers h s tokens (2 an encoder's
 // layer, 3 a decoder's) and 4 h² tokens more for each layer of the decoder.
 // A layer with experts has the matrices of the topk experts of a token, of the shared expert, and

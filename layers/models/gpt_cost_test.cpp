@@ -54,6 +54,12 @@ const GptConfig long_sequence{
     .layers = 6, .hidden = 8, .heads = 4, .vocabulary = 20, .sequence = 33};
 const GptConfig wide{.layers = 3, .hidden = 32, .heads = 4, .vocabulary = 12, .sequence = 3};
 const GptConfig shortest{.layers = 1, .hidden = 16, .heads = 2, .vocabulary = 8, .sequence = 1};
+const GptConfig in_blocks{.layers = 3,
+                          .hidden = 8,
+                          .heads = 4,
+                          .vocabulary = 20,
+                          .sequence = 32,
+                          .sparse = {.pattern = {.num_local_blocks = 1}}};
 // Llama's shape, with and without dropout.
 const GptConfig grouped =
     llama({.layers = 3, .hidden = 16, .heads = 8, .vocabulary = 20, .sequence = 17});
@@ -229,6 +235,7 @@ const std::vector<Costs> plain_cases{{long_sequence, 1, 1, 1, Dtype::float32},
                                      {llama(gathering), 1, 2, 2, Dtype::bfloat16},
                                      {encoder, 1, 1, 2, Dtype::float32},
                                      {encoder, 4, 3, 1, Dtype::bfloat16},
+                                     {in_blocks, 2, 1, 2, Dtype::float32},
                                      {both_stacks, 1, 1, 2, Dtype::float32},
                                      {both_stacks, 2, 2, 1, Dtype::bfloat16},
                                      {both_stacks, 4, 3, 1, Dtype::float64}};

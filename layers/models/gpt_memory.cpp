@@ -46,13 +46,13 @@ struct Sizes {
         qkv(columns(config, config.qkv())),
         ffn(columns(config, config.ffn())),
         inner(columns(config, config.inner())),
-        P(stage.options.use_flash_attn ? 0
-                                       : M / static_cast<std::size_t>(config.hidden) *
-                                             static_cast<std::size_t>(config.heads) / t *
-                                             static_cast<std::size_t>(config.sequence)),
+        P(stage.options.blockwise(config) ? 0
+                                          : M / static_cast<std::size_t>(config.hidden) *
+                                                static_cast<std::size_t>(config.heads) / t *
+                                                static_cast<std::size_t>(config.sequence)),
         R((config.normalization == Normalization::rms_norm ? 1 : 2) * n / c * A),
         P_dropped(config.attention_dropout > 0 ? P : 0),
-        log_sum_exp(stage.options.use_flash_attn && stage.cp.ranks == 1
+        log_sum_exp(stage.options.blockwise(config) && stage.cp.ranks == 1
                         ? n * static_cast<std::size_t>(config.heads) / t * A
                         : 0),
         logits(M / static_cast<std::size_t>(config.hidden) *
@@ -60,7 +60,7 @@ struct Sizes {
         first_stage(stage.stage.first()),
         last_stage(stage.stage.last()),
         selective(stage.options.recompute_granularity == RecomputeGranularity::selective),
-        attends_again(selective && stage.options.use_flash_attn),
+        attends_again(selective && stage.options.blockwise(config)),
         over_cp(stage.cp.ranks > 1),
         keeps_parts(over_cp && (attends_again || (stage.cp.options.comm_type != CpCommType::a2a &&
                                                   !stage.cp.options.is_hybrid()))),

@@ -15,7 +15,8 @@
 // One layer keeps for backward:
 //   nothing recomputed  4 M/c + (Q + M + G + F)/t + P + 2 R
 //   selective           4 M/c + (Q + M + G + F)/t + 2 R
-//   use_flash_attn      as without recomputation, plus n (a/t) A; P is 0 in all formulas
+//   use_flash_attn      as without recomputation, plus n (a/t) A; P is 0 in all formulas. The same
+//                       with a sparse layout, because no block of scores is kept
 //   full                M/c for a group's first layer, M/t distributed, with cpu_checkpointing the
 //                       same bytes of host memory instead; 0 for the other layers
 // A layer with experts keeps in place of the perceptron's M/c + (G + F)/t of norm2, inner and

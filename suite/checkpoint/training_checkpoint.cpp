@@ -32,7 +32,8 @@ std::vector<const Key*> model_keys(TrainingConfig& config) {
                                &model.max_position_embeddings,
                                &model.parameters,
                                &model.vocabulary,
-                               &model.sequence};
+                               &model.sequence,
+                               &model.sparse_direction};
   std::vector<const Key*> all;
   for (const Key& key : configuration::keys()) {
     if (!key.field) continue;
@@ -51,6 +52,11 @@ bool is_of_experts(const Key& key, TrainingConfig& config) {
   return at == &config.model.moe_layer_freq ||
          (std::greater_equal<>{}(at, static_cast<const void*>(&moe)) &&
           std::less<>{}(at, static_cast<const void*>(&moe + 1)));
+}
+
+// Nor do checkpoints of models with dense attention have the keys of a layout.
+bool is_of_sparse_attention(const Key& key) {
+  return key.megatron.starts_with("--sparse-attention");
 }
 
 // The parts of a range that this rank saves. A rank that shards nothing saves its shard, too.
@@ -91,10 +97,12 @@ zero::Texts shape_keys(TrainingConfig::Model model) {
   model.num_query_groups = model.group_query_attention ? groups : 1;
   if (model.has_experts()) model.moe.ffn_hidden_size = model.mixture().ffn_hidden_size;
   if (!model.rotary()) model.rotary_base = layers::GptConfig().rotary_base;
+  model.sparse.pattern.num_random_blocks = model.sparse.pattern.random_blocks();
   config.model = std::move(model);
   zero::Texts keys;
   for (const Key* key : model_keys(config))
-    if (config.model.has_experts() || !is_of_experts(*key, config))
+    if ((config.model.has_experts() || !is_of_experts(*key, config)) &&
+        (config.model.sparse.on() || !is_of_sparse_attention(*key)))
       keys[std::string(key->command_name())] = key->field(config).text();
   keys["--seq-length"] = std::to_string(config.model.sequence);
   keys["--vocab-size"] =
@@ -102,9 +110,10 @@ zero::Texts shape_keys(TrainingConfig::Model model) {
   return keys;
 }
 
-// Values belong to a model with any dropout.
+// Values belong to a model with any dropout and any layout of attention.
 bool is_left_open(const zero::Texts& stored, const std::string& key) {
-  return stored.contains(only_values) && key.ends_with("-dropout");
+  return stored.contains(only_values) &&
+         (key.ends_with("-dropout") || key.starts_with("--sparse-attention"));
 }
 
 }  // namespace
@@ -151,7 +160,8 @@ TrainingConfig::Model model_of(const zero::Checkpoint& checkpoint) {
     for (const Key* key : model_keys(config)) {
       const std::string name(key->command_name());
       if (is_left_open(texts, name)) continue;
-      if (is_of_experts(*key, config) && !texts.contains(name)) continue;
+      const bool is_optional = is_of_experts(*key, config) || is_of_sparse_attention(*key);
+      if (is_optional && !texts.contains(name)) continue;
       const configuration::Field field = key->field(config);
       field.set(configuration::value_of(field.kind(), text(name)));
     }

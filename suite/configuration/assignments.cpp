@@ -25,7 +25,7 @@ void check_number(Kind kind, double said, const Origin& origin, const Limits& li
   if (!(said >= limits.least && said <= limits.most))
     reject("{} is {}; expected {} from {} to {}", origin.text(), said, name(kind), limits.least,
            limits.most);
-  if (kind == Kind::whole && said != std::floor(said))
+  if ((kind == Kind::whole || kind == Kind::list) && said != std::floor(said))
     reject("{} is {}; expected {}", origin.text(), said, name(kind));
 }
 
@@ -48,6 +48,7 @@ std::string chosen(const std::string& said, const Origin& origin, const Limits& 
 bool fits(Kind kind, const Value& value) {
   if (kind == Kind::truth) return std::holds_alternative<bool>(value);
   if (kind == Kind::word) return std::holds_alternative<std::string>(value);
+  if (kind == Kind::list) return std::holds_alternative<std::vector<double>>(value);
   if (kind != Kind::pair) return std::holds_alternative<double>(value);
   const auto* const list = std::get_if<std::vector<double>>(&value);
   return list && list->size() == 2;
@@ -82,6 +83,8 @@ void Assignments::set(const Field& field, const Value& value, const Origin& orig
   const std::string before = field.text();
   if (const double* number = std::get_if<double>(&value))
     check_number(kind, *number, origin, limits);
+  if (const auto* numbers = std::get_if<std::vector<double>>(&value))
+    for (const double number : *numbers) check_number(kind, number, origin, limits);
   if (const std::string* word = std::get_if<std::string>(&value)) {
     try {
       field.set(chosen(*word, origin, limits));

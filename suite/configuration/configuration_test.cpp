@@ -317,11 +317,6 @@ TEST_F(Configuration, UnknownKeysSuggestTheNearest) {
   expect_words(refusal(with(R"("autotuning": {"enabled": true})")),
                {"autotuning", "shardmark run"});
   expect_words(refusal(with(R"("optimizer": {"type": "Shampoo"})")), {"'Shampoo'", "adamw"});
-  expect_words(refusal(with(R"("sparse_attention": {"mode": "bigbird", "block": 64})")),
-               {"sparse_attention (an object) is not honoured", "step is dense",
-                "shardmark run sparse_attention --pattern bigbird --block 64 --attention"});
-  expect_words(refusal(with(R"("sparse_attention": {"block": 24})")),
-               {"sparse_attention.block is 24; expected 16, 32, 64 or 128"});
   expect_words(refusal(with(R"("optimizer": {"type": "ZeroOneAdam"})")),
                {"ZeroOneAdam", "not supported", "one_bit_adam"});
   expect_words(refusal(with(R"("optimizer": {"params": {"max_grad_norm": 1.0}})")),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "machine/base/names.h"
@@ -99,15 +100,23 @@ struct Reader {
       answered.push_back(leaf.path + ".");
     }
     if (!asks) return;
-    if (leaf.path != "sparse_attention")
-      return notes.without_field(key, leaf.described(), origin_of(leaf));
-    if (leaf.kind != Leaf::Kind::object)
-      reject("{} is {}; expected an object of keys", origin_of(leaf).text(), leaf.described());
-    const std::string unit =
-        fmt::format("{} {}", key.instead, sparse_attention_flags(file, leaves));
-    Key of_unit = key;
-    of_unit.instead = unit;
-    notes.without_field(of_unit, leaf.described(), origin_of(leaf));
+    notes.without_field(key, leaf.described(), origin_of(leaf));
+  }
+
+  // Sets DeepSpeed's defaults of a block sparse_attention (deepspeed/runtime/config.py).
+  void complete_sparse_attention() {
+    if (!std::ranges::any_of(leaves, [](const Leaf& leaf) {
+          return leaf.path == "sparse_attention" && leaf.kind == Leaf::Kind::object;
+        }))
+      return;
+    const Origin origin{"DeepSpeed's default", ""};
+    layers::SparseMode& mode = config.model.sparse.pattern.mode;
+    std::string& direction = config.model.sparse_direction;
+    if (!said.said(&mode)) said.set(Field(mode), std::string("fixed"), origin);
+    if (!said.said(&direction)) said.set(Field(direction), std::string("bidirectional"), origin);
+    std::optional<int>& random = config.model.sparse.pattern.num_random_blocks;
+    if (mode == layers::SparseMode::bigbird && !said.said(&random))
+      said.set(Field(random), 1.0, origin);
   }
 
   // Rejects the first unknown part of the path.
@@ -147,6 +156,7 @@ void read_deepspeed(const std::string& file, const std::vector<Leaf>& leaves,
                     TrainingConfig& config, Assignments& said, Notes& notes) {
   Reader reader{file, leaves, config, said, notes};
   for (const Leaf& leaf : leaves) reader.read(leaf);
+  reader.complete_sparse_attention();
 }
 
 void set_muon_defaults(TrainingConfig& config, Assignments& said, bool deepspeed) {

@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
 #include <type_traits>
 
 #include "harness/unit/sweep.h"
@@ -35,9 +39,11 @@ T parse(const std::string& text) {
   if constexpr (std::is_same_v<T, layers::Fp8Format>) return layers::fp8_format(text);
   if constexpr (std::is_same_v<T, layers::Fp8Recipe>) return layers::fp8_recipe(text);
   if constexpr (std::is_same_v<T, layers::AmaxAlgorithm>) return layers::amax_algorithm(text);
+  if constexpr (std::is_same_v<T, layers::SparseMode>) return layers::sparse_mode(text);
 }
 
 using Pair = std::array<double, 2>;
+using List = std::vector<int>;
 
 template <class T>
 constexpr bool is_optional = false;
@@ -56,6 +62,8 @@ constexpr Kind kind_of(const T*) {
     return Kind::number;
   else if constexpr (std::is_same_v<T, Pair>)
     return Kind::pair;
+  else if constexpr (std::is_same_v<T, List>)
+    return Kind::list;
   else
     return Kind::word;
 }
@@ -68,6 +76,8 @@ std::string text_of(const T& value) {
     return value.empty() ? "none" : value;
   else if constexpr (std::is_same_v<T, Pair>)
     return fmt::format("[{}, {}]", value[0], value[1]);
+  else if constexpr (std::is_same_v<T, List>)
+    return fmt::format("[{}]", fmt::join(value, ", "));
   else if constexpr (std::is_enum_v<T>)
     return std::string(name(value));
   else
@@ -94,7 +104,11 @@ void assign(T& into, const Value& value) {
     into = std::get<std::string>(value);
   else if constexpr (std::is_same_v<T, Pair>)
     into = {std::get<std::vector<double>>(value).at(0), std::get<std::vector<double>>(value).at(1)};
-  else
+  else if constexpr (std::is_same_v<T, List>) {
+    into.clear();
+    for (const double number : std::get<std::vector<double>>(value))
+      into.push_back(number_as<int>(number));
+  } else
     into = parse<T>(std::get<std::string>(value));
 }
 
@@ -123,12 +137,31 @@ std::string Field::text() const {
 }
 
 std::string_view name(Kind kind) {
-  constexpr std::string_view names[] = {"true or false", "a whole number", "a number", "a text",
-                                        "a list of two numbers"};
+  constexpr std::string_view names[] = {
+      "true or false", "a whole number",        "a number",
+      "a text",        "a list of two numbers", "a list of whole numbers"};
   return names[static_cast<std::size_t>(kind)];
 }
 
+namespace {
+
+Value list_of(std::string text) {
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  std::ranges::replace(text, '+', ',');
+  std::vector<double> numbers;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words >> std::ws, word, ',');) {
+    const auto number = number_of<int>(word);
+    if (!number) return {};
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+}  // namespace
+
 Value value_of(Kind kind, const std::string& text) {
+  if (kind == Kind::list) return list_of(text);
   if (kind == Kind::word) return text;
   if (kind == Kind::truth) {
     if (text == "1" || text == "on" || text == "true") return true;

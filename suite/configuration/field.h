@@ -19,6 +19,7 @@
 #include "layers/fp8/options.h"
 #include "layers/models/activation_options.h"
 #include "layers/moe_config.h"
+#include "layers/sparse/sparse_layout.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
 #include "suite/files/json_leaves.h"
@@ -26,7 +27,7 @@
 
 namespace suite::configuration {
 
-enum class Kind : unsigned char { truth, whole, number, word, pair };
+enum class Kind : unsigned char { truth, whole, number, word, pair, list };
 std::string_view name(Kind kind);  // "a whole number", for messages
 
 class Field {
@@ -44,16 +45,17 @@ class Field {
  private:
   std::variant<bool*, int*, std::int64_t*, std::uint64_t*, double*, std::string*,
                std::optional<bool>*, std::optional<int>*, std::optional<std::int64_t>*,
-               std::array<double, 2>*, machine::Dtype*, machine::Transport*, layers::Normalization*,
-               layers::PositionEmbedding*, layers::Architecture*, layers::RecomputeGranularity*,
-               layers::RecomputeMethod*, layers::CpCommType*, layers::SequenceOrder*,
-               layers::LoadBalancing*, layers::TokenDropPolicy*, layers::TokenDispatcherType*,
-               zero::OffloadDevice*, layers::Fp8Format*, layers::Fp8Recipe*, layers::AmaxAlgorithm*>
+               std::array<double, 2>*, std::vector<int>*, machine::Dtype*, machine::Transport*,
+               layers::Normalization*, layers::PositionEmbedding*, layers::Architecture*,
+               layers::RecomputeGranularity*, layers::RecomputeMethod*, layers::CpCommType*,
+               layers::SequenceOrder*, layers::LoadBalancing*, layers::TokenDropPolicy*,
+               layers::TokenDispatcherType*, zero::OffloadDevice*, layers::Fp8Format*,
+               layers::Fp8Recipe*, layers::AmaxAlgorithm*, layers::SparseMode*>
       at_;
 };
 
-// Returns the value of a text on a command line: 1, on and true are true. Null: the text has
-// another kind.
+// Returns the value of a text on a command line: 1, on and true are true; 4+2 is a list, and so is
+// [4, 2]. Null: the text has another kind.
 Value value_of(Kind kind, const std::string& text);
 
 }  // namespace suite::configuration

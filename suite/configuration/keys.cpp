@@ -56,7 +56,8 @@ bool Key::takes(const Value& value) const {
 std::span<const Key> keys() {
   static const std::vector<Key> all = [] {
     std::vector<Key> rows;
-    for (const auto& part : {model_keys(), step_keys(), zero_keys(), unsupported_keys()})
+    for (const auto& part :
+         {model_keys(), sparse_keys(), step_keys(), zero_keys(), unsupported_keys()})
       rows.insert(rows.end(), part.begin(), part.end());
     return rows;
   }();

@@ -99,6 +99,7 @@ std::vector<std::string> megatron_names();
 
 // Return the rows of one subject each (…_keys.cpp).
 std::vector<Key> model_keys();
+std::vector<Key> sparse_keys();  // of the model, too
 std::vector<Key> step_keys();
 std::vector<Key> zero_keys();
 std::vector<Key> unsupported_keys();

@@ -133,7 +133,8 @@ int padded_vocabulary(const TrainingConfig::Model& model, int tp) {
 }
 
 void set_model(TrainingConfig& config, const std::string& name) {
-  const TrainingConfig::Model model = named_model(name);
+  TrainingConfig::Model model = named_model(name);
+  model.sparse = config.model.sparse;  // a setting of any model
   static_cast<layers::GptConfig&>(config.model) = model;
   config.model.tokens = model.tokens;
   complete_shape(config);

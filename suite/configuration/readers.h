@@ -50,15 +50,4 @@ std::string axis_text(const Key& key, TrainingConfig& config);  // the value in 
 // and has no options but its momentum. Megatron-LM's has an option for each.
 void set_muon_defaults(TrainingConfig& config, Assignments& said, bool deepspeed);
 
-// Attention of a training step is dense, so a step refuses DeepSpeed's block `sparse_attention`.
-// The unit sparse_attention measures and judges its layout:
-//
-//   "sparse_attention": {"mode": "fixed", "block": 32, "attention": "unidirectional"}
-//   -> "--pattern fixed --block 32 --attention unidirectional"
-//
-// Returns the flags of the unit for the block of a file, with DeepSpeed's defaults for the keys
-// that it lacks (deepspeed/runtime/config.py). Throws UsageError naming file and key: a key that
-// its mode does not have, a value of another kind, or a value that the unit does not have.
-std::string sparse_attention_flags(const std::string& file, const std::vector<Leaf>& leaves);
-
 }  // namespace suite::configuration

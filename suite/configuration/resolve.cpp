@@ -420,6 +420,7 @@ class Resolution {
     const TrainingConfig::Zero& z = config_.zero;
     try {
       config_.check_gradient_dtypes();
+      if (config_.model.has_shape()) config_.model.validate_sparse();
     } catch (const std::invalid_argument& error) {
       throw UsageError(error.what());
     }

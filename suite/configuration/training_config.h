@@ -42,6 +42,9 @@ struct TrainingConfig {
     std::optional<int> make_vocab_size_divisible_by;
     int max_position_embeddings = 0;  // 0: sequence
     std::int64_t parameters = 0;      // if only their number is known, not the shape
+    // "unidirectional" or "bidirectional", which the architecture must be; empty: the
+    // architecture's.
+    std::string sparse_direction;
 
     // The name and arguments of the model on a command line (models.h). An empty name: the shape is
     // complete.

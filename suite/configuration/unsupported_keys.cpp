@@ -103,7 +103,6 @@ constexpr Reason refused[] = {
      "checkpoint.use_node_local_storage=false checkpoint.parallel_write nebula datastates_ckpt"},
     {"axes are swept by the program", "shardmark run with lists of values", "autotuning"},
     {"the number of ranks is fixed", "train_batch_size", "elasticity"},
-    {"attention of a training step is dense", "shardmark run sparse_attention", "sparse_attention"},
     {"the program does not generate text", "", "hybrid_engine"},
     {"ZeRO stages select it", "--data-parallel-sharding-strategy", "--use-megatron-fsdp=true"},
     {"tp divides each expert, as Megatron-LM's default", "--tensor-model-parallel-size",

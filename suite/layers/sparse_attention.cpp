@@ -1,5 +1,5 @@
 // Claim: attention over the present blocks of a layout (Child et al. 2019, arXiv:1904.10509; the
-// patterns of DeepSpeed's `sparse_attention`: layers/attention/sparse_layout.h), with its heads
+// patterns of DeepSpeed's `sparse_attention`: layers/sparse/sparse_layout.h), with its heads
 // sharded over tp, equals the layer whose queries see the keys of these blocks. It computes the
 // scores of present blocks and no others. Volume and memory are those of blockwise attention, so no
 // memory grows with the square of the sequence (suite/layers/self_attention.cpp). Selective
@@ -20,7 +20,7 @@
 
 #include "harness/judge/numerics.h"
 #include "layers/attention/attention.h"
-#include "layers/attention/sparse_layout.h"
+#include "layers/sparse/sparse_layout.h"
 #include "machine/base/clock.h"
 #include "machine/device/flash_attention.h"
 #include "machine/device/sparse/sparse_attention.h"
@@ -44,6 +44,12 @@ layers::SparseOptions options_of(const LayerCase& c) {
                       .num_sliding_window_blocks = c.num_sliding_window_blocks,
                       .local_window_blocks = {c.num_local_blocks}},
           .block = c.block};
+}
+
+layers::GptConfig model_of(const LayerCase& c) {
+  layers::GptConfig model = c.model();
+  model.sparse = options_of(c);
+  return model;
 }
 
 layers::SparseLayout layout_of(const LayerCase& c) {
@@ -134,7 +140,7 @@ LayerClaims claims(const LayerCase& c) {
 class JudgedSparseAttention final : public JudgedLayer {
  public:
   JudgedSparseAttention(const layers::Context& context, const std::string& name, const LayerCase& c)
-      : layer_(context, name, c.model(), options_of(c)) {}
+      : layer_(context, name, model_of(c)) {}
 
   layers::Parameters parameters() final { return layer_.parameters(); }
   void forward(const LayerInput& in, const Tensor& y) final {

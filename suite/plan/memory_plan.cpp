@@ -17,6 +17,14 @@ bool is_full(const TrainingConfig& training) {
   return training.activations.recompute_granularity == RecomputeGranularity::full;
 }
 
+// Returns the part of all scores that is in present blocks of a sparse layout.
+double share_of_scores(const Model& model) {
+  if (!model.sparse.on()) return 1;
+  const auto [pattern, block] = model.sparse_options();
+  const int heads = pattern.different_layout_per_head ? model.heads : 1;
+  return layers::sparse_layout(pattern, heads, model.sequence / block).density();
+}
+
 double as_double(std::int64_t value) { return static_cast<double>(value); }
 
 // Bytes per element.
@@ -299,7 +307,8 @@ double activation_bytes(const TrainingConfig& training) {
     const bool probabilities =
         options.recompute_granularity == RecomputeGranularity::none && !options.use_flash_attn;
     // Each rank of a context holds the scores of its queries with the whole sequence.
-    const double scores = probabilities ? 5 * a * as_double(m.sequence) / h : 0;
+    const double scores =
+        probabilities ? 5 * a * as_double(m.sequence) / h * share_of_scores(m) : 0;
     layer = sbh * ((cut ? 10 / t : 10) + (24 + scores) / t);
   }
   const double in_flight = micro_batches_in_flight(training);
@@ -326,11 +335,15 @@ std::string activation_formula(const TrainingConfig& training) {
   const Model& model = training.model;
   const bool other = model.swiglu || model.ffn() != 4 * model.hidden ||
                      model.query_groups() != model.heads || model.has_experts();
+  const std::string sparse =
+      model.sparse.on() && std::string_view(formula).find("5as") != std::string_view::npos
+          ? fmt::format("; of the scores the {:.3g} of present blocks", share_of_scores(model))
+          : "";
   return fmt::format(
-      "{} per layer (arXiv:2205.05198, table 2{}{}), {} layers x {} micro-batches in flight, and "
+      "{} per layer (arXiv:2205.05198, table 2{}{}{}), {} layers x {} micro-batches in flight, and "
       "the ends",
       formula, training.precision.dtype == machine::Dtype::float32 ? "; twice, for float32" : "",
-      other ? "; computed as for a GPT" : "", model.layers / training.degrees.pp,
+      other ? "; computed as for a GPT" : "", sparse, model.layers / training.degrees.pp,
       micro_batches_in_flight(training));
 }
 

@@ -20,7 +20,8 @@
 // stage 3 the values' 2Ψ/d can be stored there too.
 //
 // Activations: table 2 of arXiv:2205.05198, times the layers of a stage and the micro-batches in
-// flight under 1F1B, min(pp, micro-batches), with dropout. `ours`: ours.cpp.
+// flight under 1F1B, min(pp, micro-batches), with dropout. Of a sparse layout only the scores of
+// present blocks are counted. `ours`: ours.cpp, which keeps no scores.
 
 #include <optional>
 #include <string>

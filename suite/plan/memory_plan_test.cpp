@@ -176,6 +176,12 @@ TEST(MemoryPlan, ActivationsMatchThePaper) {
   const double sbh = 2048.0 * 12288, tokens = 8 * 2048.0;
   // One layer per stage. The first stage has four micro-batches in flight.
   EXPECT_DOUBLE_EQ(activation_bytes(t), 4 * (sbh * (10 + 24 / 8.0 + 80 / 8.0) + tokens + sbh));
+  // Of 16 x 16 blocks of scores the diagonal and the one before it.
+  TrainingConfig sparse = t;
+  sparse.model.sparse = {{.mode = layers::SparseMode::local_sliding_window}, 128};
+  EXPECT_DOUBLE_EQ(activation_bytes(sparse),
+                   4 * (sbh * (10 + 24 / 8.0 + 80 / 8.0 * 31 / 256) + tokens + sbh));
+  EXPECT_NE(activation_formula(sparse).find("0.121 of present blocks"), std::string::npos);
   t.activations.sequence_parallel = true;
   EXPECT_DOUBLE_EQ(activation_bytes(t), 4 * (sbh * 114 / 8 + tokens + sbh / 8));
   t.activations.recompute_granularity = layers::RecomputeGranularity::selective;

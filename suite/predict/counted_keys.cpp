@@ -55,6 +55,7 @@ constexpr CountedKey rows[] = {
      counted,
      "bytes of the update's kernels, operations of Newton-Schulz, messages, memory; a 1-bit "
      "optimizer after its freeze_step, and before it"},
+    {"--min-8bit-size", counted, "bytes of the update's kernels, memory"},
     {"uneven-tokens", counted, "the number of tokens that count, which declared steps sum over dp"},
     {"freeze", counted, "gradients, their messages and states; MFU counts all parameters"},
     {"zero_optimization.offload_optimizer.device zero_optimization.offload_param.device "
@@ -64,7 +65,8 @@ constexpr CountedKey rows[] = {
      "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
      "zero_optimization.sub_group_size zero_optimization.offload_optimizer.buffer_count "
      "zero_optimization.offload_param.buffer_count zero_optimization.offload_param.buffer_size "
-     "zero_optimization.offload_param.max_in_cpu zero_optimization.overlap_comm",
+     "zero_optimization.offload_param.max_in_cpu zero_optimization.overlap_comm "
+     "--overlap-p2p-communication",
      counted, "memory; --software selects what is hidden, by layer and not by bucket"},
     {"--recompute-granularity --recompute-method --recompute-num-layers "
      "activation_checkpointing.partition_activations activation_checkpointing.cpu_checkpointing",
@@ -100,7 +102,16 @@ constexpr CountedKey rows[] = {
      unaffected, "the cluster file has the rates"},
     {"zero_optimization.contiguous_gradients", unaffected, "--software selects what is fused"},
 
+    {"sparse_attention.block sparse_attention.attention sparse_attention.different_layout_per_head "
+     "sparse_attention.horizontal_global_attention sparse_attention.num_local_blocks "
+     "sparse_attention.num_global_blocks sparse_attention.num_different_global_patterns "
+     "sparse_attention.num_random_blocks sparse_attention.num_sliding_window_blocks "
+     "sparse_attention.local_window_blocks sparse_attention.global_block_indices "
+     "sparse_attention.global_block_end_indices",
+     unaffected, "sparse_attention.mode, which they need, is rejected"},
+
     {"pipeline.partition", rejected, "layers are divided uniformly"},
+    {"sparse_attention.mode", rejected, "no cluster file has a rate of block-sparse kernels"},
     {"tp-algorithm dp-algorithm embedding-algorithm", rejected,
      "the fastest of the usual algorithms runs"},
 };
@@ -159,6 +170,9 @@ void check_counted(const TrainingConfig& config, const Cluster& cluster) {
                                   {"dp-algorithm", config.algorithms.dp},
                                   {"embedding-algorithm", config.algorithms.embedding}})
     if (!name.empty()) reject(key, name, "it takes the fastest of the usual algorithms");
+  if (config.model.sparse.on())
+    reject("sparse_attention.mode", name(config.model.sparse.pattern.mode),
+           "no cluster file has a rate of block-sparse kernels");
   config.context.validate(config.degrees.cp, config.model.sequence,
                           config.model.heads / config.degrees.tp,
                           config.model.query_groups() / config.degrees.tp);

@@ -76,7 +76,7 @@ std::vector<TrainingConfig> bases() {
     c.activations.recompute_granularity = RecomputeGranularity::full;
     c.activations.sequence_parallel = false;
   });
-  for (const char* type : {"muon", "sgd", "one_bit_lamb"})
+  for (const char* type : {"muon", "sgd", "one_bit_lamb", "adamw_8bit"})
     add([&](TrainingConfig& c) {
       c.optimizer.type = type;
       c.zero.stage = c.optimizer.type == "sgd" ? 1 : 0;
@@ -146,6 +146,7 @@ std::vector<Value> others(const Key& key, const configuration::Field& field) {
       if (choice != now) values.emplace_back(choice);
     return values;
   }
+  if (field.kind() == Kind::list) return {configuration::value_of(Kind::list, "2+3")};
   if (field.kind() == Kind::pair) return {std::vector<double>{0.5, 0.5}};
   if (field.kind() == Kind::word) {
     if (key.axis == "freeze") return {"blocks.*"};

@@ -165,7 +165,7 @@ class CrossSection(Gpus):
            "--recompute-granularity", "none", "--use-flash-attn", "off", "--communication-data-type", "default",
            "--grad-accum-dtype", "default", "--gradient-compression", "none", "--freeze", "none", "--tp-comm-overlap", "off", "--overlap-p2p-communication", "off",
            "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
-           "--zero_quantized_gradients", "off"]
+           "--zero_quantized_gradients", "off", "--sparse-attention", "none"]
 
     def test_a_step_of_all_degrees(self):
         before = self.counts["pass"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Ten steps of training equal those of PyTorch: the losses of BERT's, T5's, GPT-2's and Llama's shape, and of experts,
-whose first gradients are compared, too.
+"""Ten steps of training equal those of PyTorch: the losses of BERT's, T5's, GPT-2's and Llama's shape, of sparse attention,
+and of experts. Of the last two the first gradients are compared, too.
 
 PyTorch computes the model, its gradients and AdamW in double. Initial values, sequences and masks are drawn here again,
 after the comments of machine/device/random.h, layers/parameter.h and suite/trainer/encoder_examples.h. Without PyTorch the
@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import unittest
+from unittest import mock
 
 from process import NO_FIGURES, TemporaryFolder, read_run, shardmark
 
@@ -32,7 +33,8 @@ CASE = ["--reference", "none", "--max-seconds", "0.01", "--dtype", "float", "--t
         "--recompute-granularity", "none", "--use-flash-attn", "off", "--schedule", "1f1b", "--offload_optimizer", "none",
         "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default", "--freeze", "none",
         "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
-        "--zero_quantized_gradients", "off", "--overlap-p2p-communication", "off"]
+        "--zero_quantized_gradients", "off", "--gradient-compression", "none", "--sparse-attention", "none",
+        "--overlap-p2p-communication", "off"]
 WORD = (1 << 64) - 1
 
 
@@ -151,6 +153,17 @@ class Model:
     def sequence(self, _):
         """Returns tokens, targets, the decoder's tokens or the types, and the length."""
         return list(TEXT[:SEQUENCE]), list(TEXT[1:SEQUENCE + 1]), [0] * SEQUENCE, SEQUENCE
+
+
+class Sparse(Model):
+    """Attention over blocks of 16 in DeepSpeed's mode fixed (sparsity_config.py, FixedSparsityConfig): windows of two blocks,
+    of which every later query sees the last one in even heads, and the first one in odd heads."""
+
+    def attention(self, x, block, **_):
+        position = torch.arange(SEQUENCE)
+        query, key = position[:, None] // 16, position[None, :] // 16
+        heads = [(query // 2 == key // 2) | (key % 2 == 1 - head % 2) for head in range(HEADS)]
+        return super().attention(x, block, attn_mask=torch.stack(heads) & (position[:, None] >= position[None, :]))
 
 
 class Bert(Model):
@@ -443,6 +456,14 @@ class Losses(TemporaryFolder):
     def test_gpt2(self):
         self.compare("tiny", Model(), SEQUENCE, "--ranks", "4", "--tensor-model-parallel-size", "2",
                      "--data-parallel-size", "2", "--sequence-parallel", "off", "--zero-stage", "2")
+
+    def test_sparse_attention(self):
+        words = ["--seq-length", "64", "--sparse-attention", "fixed", "--model-args=--sparse-attention-num-local-blocks 2 "
+                 "--sparse-attention-different-layout-per-head --sparse-attention-num-different-global-patterns 2",
+                 "--ranks", "4", "--tensor-model-parallel-size", "4", "--sequence-parallel", "on", "--zero-stage", "1"]
+        with mock.patch.object(sys.modules[__name__], "SEQUENCE", 64):
+            self.compare("tiny", Sparse(), SEQUENCE, *words)
+            self.compare_gradients("tiny", Sparse(), SEQUENCE, *words)
 
     def test_llama(self):
         self.compare("llama_tiny", Llama(), SEQUENCE, "--ranks", "8", "--tensor-model-parallel-size", "2",

@@ -19,7 +19,7 @@ using testing::Folder;
 using testing::read_bytes;
 using testing::refusal;
 
-constexpr layers::GptConfig model{
+const layers::GptConfig model{
     .layers = 2, .hidden = 8, .heads = 4, .vocabulary = 256, .sequence = 16};
 
 // Tensors as in a file of Hugging Face. An element is 4096 times its tensor's number (from 1) plus

@@ -66,6 +66,22 @@ void validate_context(const TrainingConfig& config) {
                     config.model.attention_dropout));
 }
 
+void validate_sparse(const TrainingConfig& config) {
+  const auto& [pattern, block] = config.model.sparse;
+  if (!config.model.sparse.on()) return;
+  if (config.degrees.cp > 1)
+    throw std::invalid_argument(fmt::format(
+        "sparse_attention.mode {} requires context-parallel-size 1, because a layout has "
+        "blocks of whole sequences (got {})",
+        name(pattern.mode), config.degrees.cp));
+  const std::string of_model = config.model.encoder() ? "bidirectional" : "unidirectional";
+  const std::string& direction = config.model.sparse_direction;
+  if (pattern.mode != layers::SparseMode::dense && !direction.empty() && direction != of_model)
+    throw std::invalid_argument(
+        fmt::format("sparse_attention.attention is {}; expected {} with architecture {}", direction,
+                    of_model, name(config.model.architecture)));
+}
+
 void validate_experts(const TrainingConfig& config) {
   const int ep = config.expert_parallel;
   if (ep > 1 && !config.model.has_experts())
@@ -196,6 +212,7 @@ void validate(const TrainingConfig& config) {
         "or nccl, which have streams (got mpi)");
   config.check_gradient_dtypes();
   validate_compression(config);
+  validate_sparse(config);
   validate_context(config);
   validate_experts(config);
   validate_batch(config);

@@ -33,6 +33,8 @@ bool is_only_placement(const void* at, const TrainingConfig& config) {
   if (model.has_experts() && is_in(at, config.batch.micro_batch_size)) return false;
   if (!model.has_experts() && (is_in(at, model.moe) || is_in(at, model.moe_layer_freq)))
     return true;
+  if (is_in(at, model.sparse_direction) || (!model.sparse.on() && is_in(at, model.sparse)))
+    return true;
   return is_in(at, config.degrees) || is_in(at, config.expert_parallel) ||
          is_in(at, config.pipeline) || is_in(at, config.activations) || is_in(at, config.zero) ||
          is_in(at, config.transport) || is_in(at, config.precision) ||

@@ -47,6 +47,26 @@ MoeSizes mixture_sizes(const TrainingConfig& config, int parts = 1) {
   return sizes;
 }
 
+SparseRule sparse_rule(const TrainingConfig::Model& model) {
+  const layers::SparsePattern& pattern = model.sparse.pattern;
+  SparseRule rule;
+  rule.pattern = name(pattern.mode);
+  rule.unidirectional = model.architecture == layers::Architecture::decoder;
+  rule.horizontal_global_attention = pattern.horizontal_global_attention;
+  rule.blocks = model.sequence / model.sparse.block;
+  rule.num_local_blocks = pattern.num_local_blocks;
+  rule.num_global_blocks = pattern.num_global_blocks;
+  rule.num_sliding_window_blocks = pattern.num_sliding_window_blocks;
+  rule.global_begins = pattern.global_block_indices;
+  rule.global_ends = pattern.global_block_end_indices;
+  rule.num_different_global_patterns = pattern.num_different_global_patterns;
+  rule.different_layout_per_head = pattern.different_layout_per_head;
+  rule.num_random_blocks =
+      pattern.num_random_blocks.value_or(pattern.mode == layers::SparseMode::bigbird ? 1 : 0);
+  if (pattern.mode == layers::SparseMode::variable) rule.windows = pattern.local_window_blocks;
+  return rule;
+}
+
 plain::Model plain_model(const TrainingConfig& config) {
   const TrainingConfig::Model& model = config.model;
   plain::Model plain;
@@ -71,6 +91,10 @@ plain::Model plain_model(const TrainingConfig& config) {
   plain.attention_dropout = model.attention_dropout;
   plain.mixture = mixture_sizes(config);
   plain.experts_every = model.moe_layer_freq;
+  if (model.sparse.pattern.mode != layers::SparseMode::none) {
+    plain.block = model.sparse.block;
+    plain.sparse = sparse_rule(model);
+  }
   return plain;
 }
 

@@ -326,4 +326,47 @@ void add_8_bit_slices(harness::Sweep<TrainingCase>& sweep) {
                  Variations{vary("zero-stage", {"3"})});
 }
 
+// Covers every layout, in heads of their own over tp, with grouped queries, padding, dropout and
+// experts; drawn blocks, windows of several sizes and chosen global blocks; and layouts in the
+// second forward of recomputed layers.
+void add_sparse_slices(harness::Sweep<TrainingCase>& sweep) {
+  using enum harness::Profile;
+  const auto add = [&](const char* model, const char* mode, const std::string& arguments,
+                       const Variations& grid, const Variations& more = {}) {
+    sweep.slice({acceptance, paper, smoke}, "sparse attention",
+                Variations{vary("model", {model}), vary("global-batch-size", {"8"}),
+                           vary("sparse-attention", {mode}), vary("model-args", {arguments})} +
+                    grid + more);
+  };
+  const std::string of_heads = " --sparse-attention-different-layout-per-head",
+                    local = " --sparse-attention-num-local-blocks ",
+                    sliding = " --sparse-attention-num-sliding-window-blocks ",
+                    random = " --sparse-attention-num-random-blocks ",
+                    windows = " --sparse-attention-local-window-blocks ",
+                    begins = " --sparse-attention-global-block-indices ",
+                    ends = " --sparse-attention-global-block-end-indices ",
+                    patterns = " --sparse-attention-num-different-global-patterns ",
+                    rows_too = " --sparse-attention-horizontal-global-attention";
+  const auto in_bfloat16 = vary("dtype", {"bfloat16"}),
+             rows_cut = vary("sequence-parallel", {"on"});
+  const auto recomputed = [](const char* what) { return vary("recompute-granularity", {what}); };
+  add("tiny", "dense", "none", grids({1}, {1}, {1}, {1}), {vary("dtype", {"double"})});
+  add("tiny", "fixed", "--seq-length 64" + local + "2" + patterns + "2" + of_heads,
+      grids({4}, {4}, {1}, {1}), {rows_cut, vary("zero-stage", {"0"})});
+  add("tiny", "variable",
+      "--seq-length 64 --hidden-dropout 0.1 --attention-dropout 0.1" + windows + "1+2" + random +
+          "1" + of_heads,
+      grids({4}, {2}, {1}, {2}), {vary("zero-stage", {"3"}), recomputed("selective")});
+  add("tiny", "bigbird", "--seq-length 64" + sliding + "1" + of_heads, grids({4}, {1}, {2}, {2}),
+      {in_bfloat16, vary("zero-stage", {"2"}), recomputed("full")});
+  add("bert_tiny", "bslongformer", "--seq-length 64" + sliding + "1" + begins + "1" + ends + "3",
+      grids({4}, {2}, {2}, {1}), {rows_cut, vary("schedule", {"zb_h1"})});
+  add("bert_tiny", "fixed", "--seq-length 64" + local + "2" + rows_too, grids({2}, {1}, {1}, {2}),
+      {vary("uneven-tokens", {"on"})});
+  add("llama_tiny", "local_sliding_window", "--seq-length 96 --sparse-attention-block 32",
+      grids({2}, {2}, {1}, {1}), {in_bfloat16, vary("micro-batch-size", {"2"})});
+  add("moe_tiny", "fixed", "--seq-length 64" + local + "1", grids({2}, {1}, {1}, {2}),
+      {vary("expert-model-parallel-size", {"2"})});
+}
+
 }  // namespace suite

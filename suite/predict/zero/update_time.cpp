@@ -7,6 +7,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "machine/device/dynamic_codes/adamw_8bit.h"
 #include "suite/predict/kernel_time.h"
 #include "zero/matrices/muon.h"
 
@@ -76,6 +77,8 @@ double state_bytes(const TrainingConfig::Optimizer& optimizer) {
   if (rule == "muon") return 4 + 12 + (optimizer.muon.nesterov ? 12 : 8) + 12 + decay;
   // After freezing: the momentum is formed, then RMSprop's kernel steps.
   if (rule == "one_bit_adam") return 8 + 4 + 20 + decay;
+  // Two codes in place of the moments, and the scales of a block.
+  if (rule == "adamw_8bit") return 8 + 4 + 16.0 / static_cast<double>(machine::moment_block);
   // The same with the fresh variance, a direction, and its sum of squares.
   if (rule == "one_bit_lamb") return 8 + 4 + 4 + 20 + 12 + 16 + 12 + decay;
   return 24;

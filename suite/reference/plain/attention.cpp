@@ -47,12 +47,18 @@ void Training::attend(const std::string& name, std::int64_t sequence_index,
     const std::int64_t group = h / shared * (shared + 2);
     const double* const q = attention.qkv.data() + (group + h % shared) * head;
     const double* const k = attention.qkv.data() + (group + shared) * head;
+    const std::vector<bool> seen = model_.block > 0 ? model_.sparse.seen(h) : std::vector<bool>();
+    const auto sees = [&](std::int64_t query, std::int64_t key) {
+      return seen.empty() ||
+             seen[index(query / model_.block * model_.sparse.blocks + key / model_.block)];
+    };
     for (int i = 0; i < length; ++i) {
       double* const p = attention.probabilities.data() + row_of(h, i);
       double largest = -INFINITY, sum = 0;
       for (int j = 0; j < attention.keys(i); ++j) {
         for (int d = 0; d < head; ++d) p[j] += scale * q[i * width + d] * k[j * width + d];
         if (!attention.bias.empty()) p[j] += attention.bias[row_of(h, i) + index(j)];
+        if (!sees(i, j)) p[j] = -INFINITY;
         largest = std::max(largest, p[j]);
       }
       for (int j = 0; j < attention.keys(i); ++j) sum += p[j] = std::exp(p[j] - largest);

@@ -9,7 +9,8 @@
 // The mathematics, with the papers that define it:
 //   model       Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971; Devlin et al. 2019,
 //               arXiv:1810.04805, with norms first (Shoeybi et al. 2019, arXiv:1909.08053); Raffel
-//               et al. 2020, arXiv:1910.10683, with GELU; experts as in moe_reference.h
+//               et al. 2020, arXiv:1910.10683, with GELU; experts as in moe_reference.h;
+//               attention without the pairs that sparse_rule.h does not see
 //   loss        cross-entropy, summed over the tokens that have a target; the softmax ignores rows
 //               of the table that are padding; and for each layer with experts and each micro-batch
 //               the auxiliary losses, which are means over its tokens, times their number
@@ -27,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "suite/reference/attention/sparse_rule.h"
 #include "suite/reference/moe_reference.h"
 #include "suite/reference/plain/muon.h"
 
@@ -45,6 +47,8 @@ struct Model {
   // tokens: of a micro-batch, which a router sees together.
   MoeSizes mixture{.experts = 0};
   int experts_every = 1;
+  SparseRule sparse{};
+  int block = 0;  // positions of a block of `sparse`; 0: attention is dense
 
   int head() const { return hidden / heads; }
   double scale() const;  // of scores

@@ -16,18 +16,27 @@
 // - Random blocks are keyed by seed, head and row, so all ranks agree. Rows with fewer blocks than
 //   random ones draw all of them. DeepSpeed draws without a seed and rejects such rows.
 // - Windows may be longer than the sequence.
-// - Defaults do not depend on the mode. In DeepSpeed, bigbird has num_random_blocks 1 and
+// - No default but that of num_random_blocks depends on the mode. In DeepSpeed,
 //   local_sliding_window is unidirectional.
 //
 // Source: deepspeed/ops/sparse_attention/sparsity_config.py.
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 namespace layers {
 
-enum class SparseMode { dense, fixed, variable, bigbird, bslongformer, local_sliding_window };
+enum class SparseMode : unsigned char {
+  none,  // no layout
+  dense,
+  fixed,
+  variable,
+  bigbird,
+  bslongformer,
+  local_sliding_window
+};
 std::string_view name(SparseMode mode);         // DeepSpeed's
 SparseMode sparse_mode(std::string_view text);  // throws std::invalid_argument
 
@@ -39,18 +48,23 @@ struct SparsePattern {
   int num_local_blocks = 4;                  // fixed
   int num_global_blocks = 1;                 // fixed and bigbird
   int num_different_global_patterns = 1;     // fixed
-  int num_random_blocks = 0;                 // a row; variable and bigbird
+  // A row; variable and bigbird. Empty: 1 in bigbird, 0 in variable.
+  std::optional<int> num_random_blocks = {};
   int num_sliding_window_blocks = 3;
   std::vector<int> local_window_blocks = {4};  // variable; the last size repeats
   std::vector<int> global_block_indices = {0};
   std::vector<int> global_block_end_indices = {};  // empty: each global range has one block
   std::uint64_t seed = 1;
+
+  int random_blocks() const { return num_random_blocks.value_or(mode == SparseMode::bigbird); }
 };
 
 // The core attention of a layer with a layout, in place of the blockwise kernel.
 struct SparseOptions {
   SparsePattern pattern{};
   int block = 16;  // tokens; a multiple of 16 that divides the sequence
+
+  bool on() const { return pattern.mode != SparseMode::none; }
 };
 
 struct SparseLayout {
@@ -64,8 +78,9 @@ struct SparseLayout {
   double density() const;
 };
 
-// Throws std::invalid_argument for keys that do not fit. Every pattern has the diagonal, so no row
-// is empty.
+// Throws std::invalid_argument for keys that do not fit.
+void validate(const SparsePattern& pattern, int heads, int blocks);
+// Throws like validate. Every pattern has the diagonal, so no row is empty.
 SparseLayout sparse_layout(const SparsePattern& pattern, int heads, int blocks);
 
 }  // namespace layers

@@ -1,4 +1,4 @@
-#include "layers/attention/sparse_layout.h"
+#include "layers/sparse/sparse_layout.h"
 
 #include <algorithm>
 #include <numeric>
@@ -8,9 +8,8 @@
 #include "machine/device/random.h"
 
 namespace layers {
-namespace {
 
-void check(const SparsePattern& p, int heads, int blocks) {
+void validate(const SparsePattern& p, int heads, int blocks) {
   using machine::check_positive;
   using machine::reject;
   check_positive("heads", heads);
@@ -22,8 +21,8 @@ void check(const SparsePattern& p, int heads, int blocks) {
   if (p.local_window_blocks.empty())
     reject("local_window_blocks is empty; expected one size or more");
   for (const int size : p.local_window_blocks) check_positive("local_window_blocks", size);
-  if (p.num_random_blocks < 0 || p.num_random_blocks > blocks)
-    reject("num_random_blocks is {}; expected 0 to {}", p.num_random_blocks, blocks);
+  if (p.random_blocks() < 0 || p.random_blocks() > blocks)
+    reject("num_random_blocks is {}; expected 0 to {}", p.random_blocks(), blocks);
   for (const int index : p.global_block_indices)
     if (index < 0) reject("global_block_indices has {}; expected 0 or more", index);
   if (p.horizontal_global_attention && p.unidirectional)
@@ -50,6 +49,8 @@ void check(const SparsePattern& p, int heads, int blocks) {
     reject("num_different_global_patterns requires different_layout_per_head true (got false)");
 }
 
+namespace {
+
 // Adds the blocks of one head.
 class Head {
  public:
@@ -58,6 +59,8 @@ class Head {
 
   void fill() {
     switch (p_.mode) {
+      case SparseMode::none:
+        machine::reject("mode is none; expected a pattern");
       case SparseMode::dense:
         add(0, blocks_, 0, blocks_);
         break;
@@ -127,7 +130,7 @@ class Head {
     for (int q = 0; q < blocks_; ++q) {
       std::vector<int> keys(p_.unidirectional ? q + 1 : blocks_);
       std::iota(keys.begin(), keys.end(), 0);
-      const int count = std::min<int>(p_.num_random_blocks, static_cast<int>(keys.size()));
+      const int count = std::min<int>(p_.random_blocks(), static_cast<int>(keys.size()));
       for (int i = 0; i < count; ++i) {
         const double draw = machine::uniform(key, layout_.index(head_, q, i));
         std::swap(keys[i], keys[i + static_cast<int>(draw * static_cast<double>(keys.size() - i))]);
@@ -144,15 +147,16 @@ class Head {
 }  // namespace
 
 std::string_view name(SparseMode mode) {
-  constexpr std::string_view names[] = {"dense",   "fixed",        "variable",
-                                        "bigbird", "bslongformer", "local_sliding_window"};
+  constexpr std::string_view names[] = {
+      "none", "dense", "fixed", "variable", "bigbird", "bslongformer", "local_sliding_window"};
   return names[static_cast<std::size_t>(mode)];
 }
 
 SparseMode sparse_mode(std::string_view text) {
   using enum SparseMode;
-  return machine::named("mode of sparse attention", text,
-                        {dense, fixed, variable, bigbird, bslongformer, local_sliding_window});
+  return machine::named(
+      "mode of sparse attention", text,
+      {none, dense, fixed, variable, bigbird, bslongformer, local_sliding_window});
 }
 
 double SparseLayout::density() const {
@@ -161,7 +165,7 @@ double SparseLayout::density() const {
 }
 
 SparseLayout sparse_layout(const SparsePattern& pattern, int heads, int blocks) {
-  check(pattern, heads, blocks);
+  validate(pattern, heads, blocks);
   SparseLayout layout{heads, blocks,
                       std::vector<std::uint8_t>(static_cast<std::size_t>(heads) * blocks * blocks)};
   for (int head = 0; head < heads; ++head) {
