@@ -25,6 +25,8 @@ constexpr std::size_t least_lent_bytes = 16 << 10;
 
 // A peer that is later gets its rows packed. Longer than all ranks need to plan the same exchange.
 constexpr double wait_for_offers_s = 300e-6;
+// A busy machine gives a core that is yielded to another program for milliseconds.
+constexpr double spin_for_offers_s = 20e-6;
 
 std::size_t place_of(std::int64_t value) { return static_cast<std::size_t>(value); }
 
@@ -220,8 +222,9 @@ void DirectRows::write_rows(const Saved& saved, const Tensor& from, const Tensor
     T* base = peer == mine ? own : nullptr;
     if (peer != mine) {
       void* there = link.posted(peer, part.sent_bytes);
-      while (!there && machine::steady_s() - begin_s < wait_for_offers_s) {
-        std::this_thread::yield();
+      for (double waited = 0; !there && waited < wait_for_offers_s;
+           waited = machine::steady_s() - begin_s) {
+        if (waited > spin_for_offers_s) std::this_thread::yield();
         there = link.posted(peer, part.sent_bytes);
       }
       if (there) base = static_cast<T*>(there) - Part::first(part.sent) * cols;
