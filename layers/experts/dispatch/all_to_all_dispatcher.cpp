@@ -8,7 +8,11 @@ using collectives::TrafficMatrix;
 
 AllToAllDispatcher::AllToAllDispatcher(const Context& context, collectives::Communicator& group,
                                        const MoeConfig& config, ExpertParallel degrees)
-    : context_(context), group_(group), config_(config), degrees_(degrees) {}
+    : context_(context),
+      group_(group),
+      config_(config),
+      degrees_(degrees),
+      direct_(context, group, config, degrees) {}
 
 std::vector<std::int32_t> AllToAllDispatcher::counts_of_all(const Routing& routing) {
   const std::vector<std::int32_t> own = rows_of_experts(config_, routing);
@@ -24,35 +28,47 @@ std::vector<std::int32_t> AllToAllDispatcher::counts_of_all(const Routing& routi
   return index_on_host(context_, gathered);
 }
 
-Tensor AllToAllDispatcher::to_experts(const Tensor& sent, const Saved& saved, Category category) {
+Tensor AllToAllDispatcher::to_experts(const Tensor& from, const Tensor& weights, const Tensor& sent,
+                                      const Saved& saved, Category category) {
   Tensor rows = context_.tensor({saved.arranged.size(), config_.hidden}, category);
-  if (!arranges()) {
-    group_.all_to_all_v(sent, rows, saved.to_experts);
+  const Tensor received = arranges() ? context_.tensor(rows.shape(), Category::buffers) : Tensor();
+  if (direct_.available()) {
+    direct_.to_experts(saved, from, weights, sent, rows);
     return rows;
   }
-  const Tensor received = context_.tensor(rows.shape(), Category::buffers);
-  group_.all_to_all_v(sent, received, saved.to_experts);
-  gather_rows(context_, saved.arranged, received, rows);
+  group_.all_to_all_v(sent, received ? received : rows, saved.to_experts);
+  if (received) gather_rows(context_, saved.arranged, received, rows);
   return rows;
 }
 
-Tensor AllToAllDispatcher::to_tokens(const Tensor& of_experts, const Saved& saved,
-                                     Category category) {
+Tensor AllToAllDispatcher::to_tokens(const Tensor& of_experts, const Tensor& weights,
+                                     const Saved& saved, Category category, const Tensor& sums) {
+  const bool direct = direct_.available();
   Tensor returned = context_.tensor({saved.token.size(), config_.hidden}, category);
-  if (!arranges()) {
-    group_.all_to_all_v(of_experts, returned, saved.to_tokens);
+  {
+    const Tensor leaving =
+        arranges() ? context_.tensor(of_experts.shape(), Category::buffers) : Tensor();
+    if (direct)
+      direct_.to_tokens(saved, of_experts, weights, leaving, weights ? returned : Tensor(), sums);
+    else if (leaving)
+      gather_rows(context_, saved.received, of_experts, leaving);
+    if (!direct) group_.all_to_all_v(leaving ? leaving : of_experts, returned, saved.to_tokens);
+  }
+  const Tensor weighted = weights ? context_.tensor(returned.shape(), Category::buffers) : returned;
+  if (direct) {
+    if (context_.dtype != context_.accumulator())
+      Tensor(context_.device, context_.accumulator(), sums.shape(), Category::buffers);
     return returned;
   }
-  const Tensor leaving = context_.tensor(of_experts.shape(), Category::buffers);
-  gather_rows(context_, saved.received, of_experts, leaving);
-  group_.all_to_all_v(leaving, returned, saved.to_tokens);
+  if (weights) scale_rows(context_, weights, returned, weighted);
+  sum_rows(context_, saved.token, weighted, sums);
   return returned;
 }
 
 Tensor AllToAllDispatcher::dispatch(const Routing& routing, const Tensor& x, Saved& saved,
                                     Category kept) {
-  const AllToAllPlan plan =
-      all_to_all_plan(config_, degrees_, group_.rank(), routing, counts_of_all(routing));
+  std::vector<std::int32_t> counts = counts_of_all(routing);
+  const AllToAllPlan plan = all_to_all_plan(config_, degrees_, group_.rank(), routing, counts);
   std::vector<std::int64_t> forth, back;
   const int ranks = group_.size();
   for (int from = 0; from < ranks; ++from)
@@ -74,9 +90,10 @@ Tensor AllToAllDispatcher::dispatch(const Routing& routing, const Tensor& x, Sav
   saved.arranged = make_index(context_, plan.arranged, kept);
   saved.received = make_index(context_, plan.received, kept);
   saved.weights = make_weights(context_, weights_of_rows(routing.weights, saved.slot), kept);
+  saved.counts = std::move(counts);
   const Tensor sent = context_.tensor({saved.token.size(), config_.hidden}, Category::buffers);
-  gather_rows(context_, saved.token, x, sent);
-  return to_experts(sent, saved, kept);
+  if (!direct_.available()) gather_rows(context_, saved.token, x, sent);
+  return to_experts(x, Tensor(), sent, saved, kept);
 }
 
 Tensor AllToAllDispatcher::make_outputs(const Saved& saved, Category /*kept*/) const {
@@ -84,26 +101,25 @@ Tensor AllToAllDispatcher::make_outputs(const Saved& saved, Category /*kept*/) c
 }
 
 void AllToAllDispatcher::combine(const Tensor& out, const Tensor& y, Saved& saved, Category kept) {
-  saved.out = to_tokens(out, saved, kept);
-  const Tensor weighted = context_.tensor(saved.out.shape(), Category::buffers);
-  scale_rows(context_, saved.weights, saved.out, weighted);
-  sum_rows(context_, saved.token, weighted, y);
+  saved.out = to_tokens(out, saved.weights, saved, kept, y);
 }
 
 Tensor AllToAllDispatcher::combine_backward(const Tensor& d_y, std::vector<double>& d_weights,
                                             Saved& saved, Category kept) {
+  const bool direct = direct_.available();
   const Tensor d_rows = context_.tensor(saved.out.shape(), Category::buffers),
                weighted = context_.tensor(saved.out.shape(), Category::buffers);
-  gather_rows(context_, saved.token, d_y, d_rows);
-  d_weights =
-      sums_of_slots(dot_rows(context_, d_rows, saved.out), saved.slot, saved.tokens * config_.topk);
+  if (!direct) gather_rows(context_, saved.token, d_y, d_rows);
+  const std::vector<double> dots =
+      direct ? direct_.dots_with_outputs(saved, d_y) : dot_rows(context_, d_rows, saved.out);
+  d_weights = sums_of_slots(dots, saved.slot, saved.tokens * config_.topk);
   saved.out = Tensor();
-  scale_rows(context_, saved.weights, d_rows, weighted);
-  return to_experts(weighted, saved, kept);
+  if (!direct) scale_rows(context_, saved.weights, d_rows, weighted);
+  return to_experts(d_y, saved.weights, weighted, saved, kept);
 }
 
 void AllToAllDispatcher::dispatch_backward(const Tensor& d_rows, const Tensor& d_x, Saved& saved) {
-  sum_rows(context_, saved.token, to_tokens(d_rows, saved, Category::buffers), d_x);
+  to_tokens(d_rows, Tensor(), saved, Category::buffers, d_x);
   saved = Saved();
 }
 

@@ -9,8 +9,12 @@
 //
 // Memory, kept from dispatch: index of S rows, two of R rows; S weights; the rows of the experts.
 // Kept from combine: S rows of outputs. combine_backward returns R rows. Buffers: messages.
+//
+// Between ranks that reach each other's host memory, rows move from place to place (direct_rows.h).
+// The buffers of packed messages are then reserved and not touched, so a plan's memory does not
+// depend on the transport.
 
-#include "layers/experts/dispatch/token_dispatcher.h"
+#include "layers/experts/dispatch/direct_rows.h"
 
 namespace layers {
 
@@ -29,14 +33,20 @@ class AllToAllDispatcher final : public TokenDispatcher {
  private:
   bool arranges() const { return config_.num_experts > degrees_.ep; }
   std::vector<std::int32_t> counts_of_all(const Routing& routing);
-  // Return rows grouped by expert, and rows in the order of saved.token.
-  Tensor to_experts(const Tensor& sent, const Saved& saved, Category category);
-  Tensor to_tokens(const Tensor& of_experts, const Saved& saved, Category category);
+  // Returns the rows of tokens, times their weights if there are any, grouped by expert. `sent` has
+  // these rows in the order of saved.token; if rows move directly, it is memory for them.
+  Tensor to_experts(const Tensor& from, const Tensor& weights, const Tensor& sent,
+                    const Saved& saved, Category category);
+  // Returns rows in the order of saved.token, and their sums by token, times weights if there are
+  // any. Without weights rows that move directly are added up, and not returned.
+  Tensor to_tokens(const Tensor& of_experts, const Tensor& weights, const Saved& saved,
+                   Category category, const Tensor& sums);
 
   Context context_;
   collectives::Communicator& group_;
   MoeConfig config_;
   ExpertParallel degrees_;
+  DirectRows direct_;
 };
 
 }  // namespace layers

@@ -34,6 +34,16 @@ std::vector<std::int32_t> rows_of_experts(const MoeConfig& config, const Routing
 AllToAllPlan all_to_all_plan(const MoeConfig& config, ExpertParallel degrees, int rank,
                              const Routing& routing, std::span<const std::int32_t> counts);
 
+// Consecutive rows that a rank sends to another for one expert.
+struct ExpertRun {
+  std::int64_t packed = 0;  // first row in the sender's part for the receiver
+  std::int64_t place = 0;   // first row among the receiver's rows, which are grouped by expert
+  std::int64_t rows = 0;
+};
+// Returns the runs that are not empty, by expert. counts: as for all_to_all_plan.
+std::vector<ExpertRun> expert_runs(const MoeConfig& config, ExpertParallel degrees, int from,
+                                   int to, std::span<const std::int32_t> counts);
+
 struct AllGatherPlan {
   TokenRows held;
   std::vector<std::int64_t> rows;  // of each of the rank's experts

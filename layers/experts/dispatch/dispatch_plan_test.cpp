@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <random>
@@ -111,6 +112,22 @@ TEST(DispatchPlan, EveryKeptChoiceArrivesOnce) {
             }
           }
           EXPECT_EQ(row, plan.arranged.size());
+          // The runs lead every received row to its place.
+          std::vector<int> reached(received.size());
+          std::int64_t begin = 0;
+          for (int from = 0; from < ranks; ++from) {
+            for (const ExpertRun& run : expert_runs(config, degrees, from, rank, counts)) {
+              EXPECT_GT(run.rows, 0);
+              for (std::int64_t i = 0; i < run.rows; ++i) {
+                const auto at = static_cast<std::size_t>(begin + run.packed + i);
+                EXPECT_EQ(plan.received[at], run.place + i);
+                ++reached[at];
+              }
+            }
+            begin += plans[static_cast<std::size_t>(from)]
+                         .to_experts[static_cast<std::size_t>(from * ranks + rank)];
+          }
+          EXPECT_EQ(std::ranges::count(reached, 1), std::ssize(reached));
         }
       }
 }

@@ -24,10 +24,11 @@ class TokenDispatcher {
   // Kept between the calls.
   struct Saved {
     std::int64_t tokens = 0;
-    std::vector<std::int64_t> rows;  // of each of the rank's experts
-    std::vector<std::int32_t> slot;  // of the rows of `token`, on the host
-    Tensor token, weights, out;      // of the rows that are weighted, and their outputs
-    Tensor arranged, received;       // of alltoall: dispatch_plan.h
+    std::vector<std::int64_t> rows;    // of each of the rank's experts
+    std::vector<std::int32_t> slot;    // of the rows of `token`, on the host
+    std::vector<std::int32_t> counts;  // of alltoall: [ranks, num_experts]
+    Tensor token, weights, out;        // of the rows that are weighted, and their outputs
+    Tensor arranged, received;         // of alltoall: dispatch_plan.h
     std::shared_ptr<const collectives::TrafficMatrix> to_experts, to_tokens;  // of alltoall
   };
 

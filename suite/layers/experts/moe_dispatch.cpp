@@ -9,7 +9,8 @@
 //
 // run() is dispatch and combine; judge() also has their gradients. The yardstick is the
 // communication only: two all_to_all_v of the same matrices, or the all-gather and the
-// reduce-scatter of the tokens. communication_share is its time over that of run().
+// reduce-scatter of the tokens. communication_share is its time over that of run(). Its limit by
+// counted bytes is in layers/experts/dispatch/direct_rows.h.
 
 #include <fmt/format.h>
 
@@ -51,6 +52,7 @@ class MoeDispatch {
 
   void prepare() {}
   void run() {
+    rows_ = Tensor();  // no layer has the rows of two calls
     rows_ = dispatcher_->dispatch(routing_, x_, saved_, Category::activations);
     dispatcher_->combine(rows_, y_, saved_, Category::activations);
   }
