@@ -298,16 +298,17 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
                        degrees.tp * software.gradient_bytes;
   const Spread ends = spread(cluster, 2, degrees.tp * degrees.cp * degrees.dp);
   const double embedding_s = tied ? collective_s(cluster, Operation::all_reduce, ends, table) : 0;
+  const bool simulated = mode == Pipeline::simulated;  // a bound needs no bytes of layers
   out.optimizer_s = update_seconds(config, cluster, software, parts, dp);
   out.offload_s =
       offload_seconds(config, cluster, updated_elements(config, parts, dp), pipeline.makespan_s);
   out.step_s = pipeline.makespan_s + dp.exposed_s() + embedding_s + out.optimizer_s + out.offload_s;
-  add_group(out,
-            {"tp", degrees.tp, spread(cluster, degrees.tp, 1).leaves_node(),
-             bytes_of_layers(config, "tp", out.slowest_stage), out.stage.tp, out.stage.tp_hidden});
+  add_group(out, {"tp", degrees.tp, spread(cluster, degrees.tp, 1).leaves_node(),
+                  simulated ? bytes_of_layers(config, "tp", out.slowest_stage) : 0, out.stage.tp,
+                  out.stage.tp_hidden});
   add_group(out, {"cp", degrees.cp, spread(cluster, degrees.cp, degrees.tp).leaves_node(),
-                  degrees.cp > 1 ? cp_bytes(config, out.slowest_stage) : 0, out.stage.cp,
-                  out.stage.cp_hidden});
+                  simulated && degrees.cp > 1 ? cp_bytes(config, out.slowest_stage) : 0,
+                  out.stage.cp, out.stage.cp_hidden});
   const int experts_ranks = expert_degrees(config).ranks();
   add_group(out, {"ep", experts_ranks, spread(cluster, experts_ranks, 1).leaves_node(),
                   ep_bytes(config, out.slowest_stage), out.stage.ep, 0});

@@ -32,6 +32,9 @@ struct Sent {
   double bytes = 0, seconds = 0;
 };
 
+// A search for the largest model predicts stages of thousands of layers, whose ends do not matter.
+constexpr int most_declared_layers = 128;
+
 // Bytes of a gradient on the wire.
 double gradient_bytes(const TrainingConfig& config, const Software& software) {
   const TrainingConfig::Zero& zero = config.zero;
@@ -209,9 +212,10 @@ DataParallel data_parallel(const TrainingConfig& config, const Cluster& cluster,
                            const Software& software, int stage, const StageSeconds& seconds,
                            const std::vector<Replicated>& parts) {
   DataParallel out;
+  const bool usual_stage_3 = config.zero.stage == 3 && config.shards() > 1 &&
+                             config.model.layers / config.degrees.pp <= most_declared_layers;
   const bool declares =
-      sends_by_declaration(config) ||
-      (config.zero.stage == 3 && config.shards() > 1 && is_step(config, cluster, software));
+      sends_by_declaration(config) || (usual_stage_3 && is_step(config, cluster, software));
   if (declares) out.declared = zero_calls(config, cluster, software, stage);
   if (!declares && config.shards() == 1) return out;
   const std::vector<Sent> all = declares ? by_declaration(config, cluster, software, *out.declared)

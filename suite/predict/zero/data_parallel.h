@@ -2,8 +2,9 @@
 // The time and the bytes of ZeRO in a step: the reduction of gradients and the gathers of values
 // over data and context parallelism, and the messages of the optimizer. The usual keys of stages 0
 // to 2 have closed forms (zero/cost/cost.h); others have the calls of the declared step
-// (zero_calls.h). A usual stage 3 that no training step supports has a closed form, too. Both hide
-// communication in the same way: collectives run one after another, also over different links.
+// (zero_calls.h). A usual stage 3 of more than 128 layers a pipeline stage, or that no training
+// step supports, has a closed form, too. Both hide communication in the same way: collectives run
+// one after another, also over different links.
 
 #include <optional>
 #include <string>

@@ -162,10 +162,13 @@ Spread spread_of(const TrainingConfig& config, const Cluster& cluster, std::stri
 
 double sent_bytes(const TrainingConfig& config, const collectives::CollectiveCalls& calls) {
   if (calls.ranks == 1 || calls.elements == 0) return 0;
-  TrainingConfig run = config;
-  run.transport = transport;
+  if (config.transport != transport) {
+    TrainingConfig run = config;
+    run.transport = transport;
+    return sent_bytes(run, calls);
+  }
   const std::string_view algorithm =
-      collectives::usual_algorithm(calls, transport, group_algorithms(run, calls.group));
+      collectives::usual_algorithm(calls, transport, group_algorithms(config, calls.group));
   collectives::CallsCost cost;
   cost.add(calls, algorithm, 0);
   double bytes = 0;
