@@ -103,7 +103,7 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   const auto tiny = vary("model", {"tiny"});
   // A thread receives while passes gather and reduce.
   const Variations ahead{tiny, batch, vary("overlap-p2p-communication", {"on"})};
-  add({quick, smoke}, "messages ahead",
+  add({acceptance, paper, smoke}, "messages ahead",
       ahead + Variations{in_bfloat16, vary("zero-stage", {"3"}),
                          vary("schedule", {"interleaved_1f1b"}),
                          vary("model-args", {"--num-layers 4"})},
