@@ -14,6 +14,13 @@ void validate(const SparsePattern& p, int heads, int blocks) {
   using machine::reject;
   check_positive("heads", heads);
   check_positive("blocks", blocks);
+  // A layout has a byte for each pair of blocks.
+  constexpr double most_gib = 2;
+  if (const double gib = 1.0 * heads * blocks * blocks / 0x1p30; gib > most_gib)
+    reject(
+        "sparse_attention has {} heads of {} x {} blocks, a layout of {:.1f} GiB; expected at "
+        "most {:.0f} GiB; use a larger block",
+        heads, blocks, blocks, gib, most_gib);
   check_positive("num_local_blocks", p.num_local_blocks);
   check_positive("num_global_blocks", p.num_global_blocks);
   check_positive("num_different_global_patterns", p.num_different_global_patterns);

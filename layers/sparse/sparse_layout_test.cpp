@@ -108,6 +108,8 @@ TEST(SparseLayout, RejectsKeysThatDoNotFit) {
   EXPECT_THROW(sparse_layout({.num_global_blocks = 3}, 1, 4), std::invalid_argument);
   EXPECT_THROW(sparse_layout({.num_different_global_patterns = 2}, 1, 4), std::invalid_argument);
   EXPECT_THROW(sparse_layout({.num_random_blocks = 5}, 1, 4), std::invalid_argument);
+  EXPECT_NO_THROW(validate({}, 32, 8192));
+  EXPECT_THROW(validate({}, 32, 8193), std::invalid_argument);
   EXPECT_THROW(sparse_layout({.global_block_end_indices = {0}}, 1, 4), std::invalid_argument);
 }
 

@@ -51,9 +51,9 @@ class PpOverlap {
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
   static constexpr Counter counters[] = {
       {"pp_exposed_when_needed_s", "s", Better::lower, Nature::measured,
-       "time that a slow link adds to a step whose stages receive when they need a message"},
+       "time that a slow link adds to a step without receives ahead"},
       {"pp_exposed_ahead_s", "s", Better::lower, Nature::measured,
-       "time that a slow link adds to a step whose stages receive ahead"},
+       "time that a slow link adds to a step with receives ahead"},
       {"pp_hidden_fraction", "", Better::higher, Nature::measured,
        "1 - `pp_exposed_ahead_s` / `pp_exposed_when_needed_s`"}};
 

@@ -55,7 +55,6 @@ constexpr CountedKey rows[] = {
      counted,
      "bytes of the update's kernels, operations of Newton-Schulz, messages, memory; a 1-bit "
      "optimizer after its freeze_step, and before it"},
-    {"--min-8bit-size", counted, "bytes of the update's kernels, memory"},
     {"uneven-tokens", counted, "the number of tokens that count, which declared steps sum over dp"},
     {"freeze", counted, "gradients, their messages and states; MFU counts all parameters"},
     {"zero_optimization.offload_optimizer.device zero_optimization.offload_param.device "
@@ -65,8 +64,7 @@ constexpr CountedKey rows[] = {
      "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
      "zero_optimization.sub_group_size zero_optimization.offload_optimizer.buffer_count "
      "zero_optimization.offload_param.buffer_count zero_optimization.offload_param.buffer_size "
-     "zero_optimization.offload_param.max_in_cpu zero_optimization.overlap_comm "
-     "--overlap-p2p-communication",
+     "zero_optimization.offload_param.max_in_cpu zero_optimization.overlap_comm",
      counted, "memory; --software selects what is hidden, by layer and not by bucket"},
     {"--recompute-granularity --recompute-method --recompute-num-layers "
      "activation_checkpointing.partition_activations activation_checkpointing.cpu_checkpointing",
@@ -101,6 +99,9 @@ constexpr CountedKey rows[] = {
      "zero_optimization.offload_param.pin_memory zero_optimization.offload_optimizer.pin_memory",
      unaffected, "the cluster file has the rates"},
     {"zero_optimization.contiguous_gradients", unaffected, "--software selects what is fused"},
+    {"--overlap-p2p-communication", unaffected,
+     "--software selects whether messages between stages are hidden"},
+    {"--min-8bit-size", unaffected, "all parameters of adamw_8bit count as codes"},
 
     {"sparse_attention.block sparse_attention.attention sparse_attention.different_layout_per_head "
      "sparse_attention.horizontal_global_attention sparse_attention.num_local_blocks "

@@ -163,7 +163,8 @@ class CrossSection(Gpus):
     ONE = [*gpu_matrix.OURS, "--dtype", "float", "--optimizer", "adamw", "--schedule", "1f1b", "--model-args", "none",
            "--offload_optimizer", "none", "--offload_param", "none", "--uneven-tokens", "off", "--sequence-parallel", "on",
            "--recompute-granularity", "none", "--use-flash-attn", "off", "--communication-data-type", "default",
-           "--grad-accum-dtype", "default", "--gradient-compression", "none", "--freeze", "none", "--tp-comm-overlap", "off", "--overlap-p2p-communication", "off",
+           "--grad-accum-dtype", "default", "--gradient-compression", "none", "--freeze", "none", "--tp-comm-overlap", "off",
+           "--overlap-p2p-communication", "off",
            "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
            "--zero_quantized_gradients", "off", "--sparse-attention", "none"]
 
