@@ -36,14 +36,17 @@ struct Words {
 // Adds the keys of a training step that no file and no argument of Megatron-LM has.
 void add_own_keys(Options& options, configuration::Sources& sources) {
   options.group("Keys that only this program has");
+  TrainingConfig fresh;
   for (const configuration::Key& key : configuration::keys()) {
     const predict::CountedKey* const row = predict::find_counted(key.name());
     const bool own = key.megatron.empty() && key.deepspeed.empty() && key.field &&
                      key.axis != "dtype" && key.axis != "data-parallel-size";
     if (!own || !row || row->taken != predict::Taken::counted) continue;
     const std::string axis(key.axis);
+    const configuration::Kind kind = key.field(fresh).kind();
+    const bool counts = kind == configuration::Kind::whole || kind == configuration::Kind::number;
     options.read(
-        "--" + axis, "VALUE",
+        "--" + axis, counts ? "N" : "NAME",
         [&sources, axis](const std::string& text) { sources.axes[axis] = text; },
         std::string(key.about));
     options.choices([&key] { return key.limits.choices; });
