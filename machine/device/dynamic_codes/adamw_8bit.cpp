@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "machine/base/error.h"
-#include "machine/device/dynamic_codes/adamw_8bit_bodies.h"
 #include "machine/device/dynamic_codes/adamw_8bit_cuda.h"
+#include "machine/device/dynamic_codes/adamw_8bit_host.h"
 #include "machine/device/host/launch.h"
 #include "machine/device/kernels/checks.h"
 
@@ -48,8 +48,8 @@ void adamw_8bit(Stream& stream, const Tensor& gradient, double gradient_scale, c
   const kernel::AdamwStep<float> update(options, gradient_scale, step);
   if (stream.device().kind() != Device::Kind::host)
     return cuda::adamw_8bit(stream, gradient, update, decay_mask, master, moments, weight);
-  kernel::run_adamw_8bit(HostLaunch(stream.device()), gradient, update, decay_mask, master, moments,
-                         weight);
+  kernel::run_adamw_8bit<kernel::AdamwOfHostBlock>(HostLaunch(stream.device()), gradient, update,
+                                                   decay_mask, master, moments, weight);
 }
 
 }  // namespace machine

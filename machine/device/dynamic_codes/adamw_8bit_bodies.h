@@ -67,22 +67,20 @@ struct AdamwOfBlock {
     }
   }
 
- private:
   SHARDMARK_BOTH static float scale_of_bits(std::int32_t bits) {
     return detail::bits_as<float>(static_cast<std::uint32_t>(bits));
   }
 };
 
-// The function of adamw_8bit.h, whose arguments are checked.
-template <class Launch>
+// The function of adamw_8bit.h, whose arguments are checked. Body: AdamwOfBlock or its host's form.
+template <template <class, class> class Body, class Launch>
 void run_adamw_8bit(const Launch& launch, const Tensor& gradient, const AdamwStep<float>& step,
                     const std::uint8_t* decay_mask, const Tensor& master,
                     const Moments8Bit& moments, const Tensor& weight) {
   const std::int64_t elements = master.size(), blocks = moment_blocks(elements);
   const auto run = [&]<class G, class W>(G, W) {
-    launch.rows(
-        blocks, moment_block,
-        AdamwOfBlock<G, W>{step, elements, blocks, gradient.as<G>(), decay_mask, master.as<float>(),
+    launch.rows(blocks, moment_block,
+                Body<G, W>{step, elements, blocks, gradient.as<G>(), decay_mask, master.as<float>(),
                            weight.data() == master.data() ? nullptr : weight.as<W>(),
                            moments.first.as<std::uint8_t>(), moments.second.as<std::uint8_t>(),
                            moments.scales.as<float>()});

@@ -10,8 +10,9 @@ void adamw_8bit(Stream& stream, const Tensor& gradient, const kernel::AdamwStep<
                 const std::uint8_t* decay_mask, const Tensor& master, const Moments8Bit& moments,
                 const Tensor& weight) {
   Device& device = stream.device();
-  kernel::run_adamw_8bit(CudaLaunch(Queue{device, internals(device).index, handle_of(stream)}),
-                         gradient, step, decay_mask, master, moments, weight);
+  kernel::run_adamw_8bit<kernel::AdamwOfBlock>(
+      CudaLaunch(Queue{device, internals(device).index, handle_of(stream)}), gradient, step,
+      decay_mask, master, moments, weight);
 }
 
 }  // namespace machine::cuda

@@ -8,7 +8,10 @@
 #include <cmath>
 #include <limits>
 
+#include "machine/device/dynamic_codes/adamw_8bit_host.h"
 #include "machine/device/dynamic_codes/dynamic_map.h"
+#include "machine/device/dynamic_codes/dynamic_tables.h"
+#include "machine/device/host/launch.h"
 #include "machine/testing/on_device.h"
 
 namespace machine {
@@ -59,6 +62,36 @@ TEST(DynamicMap, HasTheNumbersOfTheTree) {
   EXPECT_EQ(kernel::DynamicMap<true>::code(-2), 0);  // has no -1
   EXPECT_FLOAT_EQ(kernel::DynamicMap<true>::value(0), -0.99296875f);
   EXPECT_FLOAT_EQ(kernel::DynamicMap<false>::value(1), 3.25e-7f);
+}
+
+// Middles and their neighbours, which have another code, and what is no number of a block.
+template <bool is_signed>
+void compare_tables() {
+  using Map = kernel::DynamicMap<is_signed>;
+  using Tables = kernel::DynamicTables<is_signed>;
+  constexpr float infinite = std::numeric_limits<float>::infinity();
+  std::vector<float> all{0, -0.0f, 2, -2, infinite, -infinite, std::nanf(""), 1e-30f, -1e-30f};
+  for (int code = 0; code < 256; ++code) {
+    const float value = Map::value(static_cast<std::uint8_t>(code));
+    EXPECT_EQ(Tables::value(code), value);
+    if (code == 255) continue;
+    const float middle = 0.5f * (value + Map::value(static_cast<std::uint8_t>(code + 1)));
+    for (const float x :
+         {value, middle, std::nextafter(middle, infinite), std::nextafter(middle, -infinite)})
+      all.push_back(x);
+  }
+  for (const float value : all) {
+    const float x[3] = {0.5f, value, 1};
+    std::uint8_t codes[3];
+    Tables::encode(x, 2, codes);
+    EXPECT_EQ(codes[0], Map::code(0.5f));
+    EXPECT_EQ(codes[1], Map::code(value)) << value;
+  }
+}
+
+TEST(DynamicMap, TablesHaveItsCodesAndNumbers) {
+  compare_tables<true>();
+  compare_tables<false>();
 }
 
 class AdamW8BitKernel : public OnDevice {
@@ -184,6 +217,41 @@ TEST_P(AdamW8BitKernel, BlocksAreIndependent) {
       ASSERT_EQ(firsts[i], 127);
       ASSERT_EQ(seconds[i], 0);
     }
+  }
+}
+
+// The loops of the host and the body of a GPU, which runs here on the host.
+TEST_P(AdamW8BitKernel, TheHostHasTheBitsOfAGpu) {
+  if (device_->kind() != Device::Kind::host) GTEST_SKIP() << "both run on the host";
+  constexpr std::int64_t elements = 3 * moment_block + 50;
+  std::vector<std::uint8_t> mask(elements);
+  for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 == 0;
+  const AdamW adamw{.learning_rate = 0.01, .beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.1};
+  const auto copy_of = [&](const Tensor& tensor) {
+    const Tensor copy = empty({tensor.size()}, tensor.dtype());
+    stream().copy(copy.data(), tensor.data(), tensor.bytes());
+    return copy;
+  };
+  const Tensor weight = random({elements}, dtype()), weights = copy_of(weight);
+  const Tensor master = is_narrow() ? empty({elements}, Dtype::float32) : weight;
+  if (is_narrow()) kernels().cast(weight, master);
+  const Tensor masters = is_narrow() ? copy_of(master) : weights;
+  const Moments8Bit by_loops = moments(elements), by_body = moments(elements);
+  for (int step = 1; step < 5; ++step) {
+    const std::uint8_t* const decays = step % 2 == 0 ? mask.data() : nullptr;
+    const Tensor gradient = random({elements}, Dtype::float32);
+    Values g = to_doubles(gradient);
+    std::fill_n(g.begin() + moment_block, moment_block, 0);
+    from_doubles(gradient, g);
+    adamw_8bit(stream(), gradient, 0.5, adamw, step, decays, master, by_loops, weight);
+    kernel::run_adamw_8bit<kernel::AdamwOfBlock>(HostLaunch(*device_), gradient,
+                                                 kernel::AdamwStep<float>(adamw, 0.5, step), decays,
+                                                 masters, by_body, weights);
+    EXPECT_EQ(hash(weight), hash(weights)) << step;
+    EXPECT_EQ(hash(master), hash(masters)) << step;
+    EXPECT_EQ(hash(by_loops.first), hash(by_body.first)) << step;
+    EXPECT_EQ(hash(by_loops.second), hash(by_body.second)) << step;
+    EXPECT_EQ(hash(by_loops.scales), hash(by_body.scales)) << step;
   }
 }
 
