@@ -394,8 +394,8 @@ const Timeline& Executor::timeline() {
 }
 
 ExpectedMemory expected_memory(const StageSchedules& schedules, int stage, const Boundary& boundary,
-                               Receives how) {
-  const Slots slots = count_slots(schedules, stage, how);
+                               Receives receives) {
+  const Slots slots = count_slots(schedules, stage, receives);
   return {slots.inputs * boundary.bytes(),
           (slots.d_outputs + slots.sent(outbox_slots)) * boundary.bytes()};
 }

@@ -87,7 +87,7 @@ TEST(PredictZeroPlusPlus, QuantizedGradientsSendTwoHops) {
           .declared.layout.elements);
   const double codes = elements * 17 / 32;
   EXPECT_DOUBLE_EQ(bytes(p, "qgz_near"), m * codes * (h - 1) / h);
-  EXPECT_DOUBLE_EQ(bytes(p, "qgz_far"), m * codes * (d / h - 1) / d);
+  EXPECT_DOUBLE_EQ(bytes(p, "qgz_far"), m * codes * (1.0 * d / h - 1) / d);
 }
 
 // On a slow network less bytes are less time; nothing is lost to rounding between the two paths.
