@@ -10,8 +10,9 @@
 // A stage that waits for its message is busy for x + c with each micro-batch, so all m of the last
 // stage and the way of the first one to it count, in both directions. A stage that receives during
 // its action before is busy for max(c, x), and only the way of the first message is exposed. 1F1B
-// gains nothing: a stage holds no more micro-batches than a round trip without messages needs, so
-// both messages of the round trip lengthen each turn (Zhuang et al. 2023, arXiv:2211.05322).
+// is not run, because it hides little: the p micro-batches in flight make a round trip of 2 (p - 1)
+// messages, so at least 2 (p - 1) x / p of each stays exposed. When needed it is x with two stages,
+// 2 x with more. More micro-batches in flight would hide it (Zhuang et al. 2023, arXiv:2211.05322).
 //
 // Judged with a slack of a fifth of the first row: ahead not more, and when needed not less, so the
 // link has that speed. A late core only prolongs a step, so a time is the minimum over rounds of

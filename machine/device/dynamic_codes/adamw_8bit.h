@@ -15,7 +15,8 @@
 //
 // Blocks count from the first element; the last may be shorter. Weights are float, bfloat16 or
 // half, gradients float or of the weights' dtype, the master is float (the weights themselves if
-// they are float). One source for host and CUDA.
+// they are float). CUDA has one row of a launch for a block (adamw_8bit_bodies.h), the host loops
+// over it (adamw_8bit_host.h), with the same bits.
 
 #include <cstdint>
 

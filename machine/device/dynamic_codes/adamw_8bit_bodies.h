@@ -1,5 +1,5 @@
 #pragma once
-// The body of adamw_8bit.h and its launch, for host and CUDA: a block of moments is a row of the
+// The body of adamw_8bit.h for CUDA, and the launch of both: a block of moments is a row of the
 // launch. A row computes each moment three times: for both scales, and for the update.
 
 #include <cstdint>
