@@ -64,47 +64,14 @@ class ColumnKernels : public RowKernels<Launch> {
  public:
   using RowKernels<Launch>::RowKernels;
 
-  void accumulate_column_sums(const Tensor& x, const Tensor& out) override {
-    this->check({&x});
-    this->check_vectors(out.dtype(), x.cols(), {&out});
-    visit_widening("accumulate_column_sums", x.dtype(), out.dtype(), [&]<class T, class O>(T, O) {
-      this->launch_.template columns<1>(x.rows(), x.cols(), Column<T>{x.as<T>(), x.cols()},
-                                        std::array<O*, 1>{out.as<O>()});
-    });
-  }
-
+  void accumulate_column_sums(const Tensor& x, const Tensor& out) override;
   void layer_norm_backward_weights(const Tensor& x, const Tensor& mean, const Tensor& rstd,
                                    const Tensor& d_out, const Tensor& d_gain,
-                                   const Tensor& d_bias) override {
-    this->check_alike(x, {&d_out});
-    this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&mean, &rstd});
-    this->check_vectors(d_gain.dtype(), x.cols(), {&d_gain, &d_bias});
-    visit_widening("layer_norm_backward_weights", x.dtype(), d_gain.dtype(),
-                   [&]<class T, class O>(T, O) {
-                     using A = Value<T>;
-                     this->launch_.template columns<2>(
-                         x.rows(), x.cols(),
-                         LayerNormBackwardWeights<T>{x.as<T>(), d_out.as<T>(), mean.as<A>(),
-                                                     rstd.as<A>(), x.cols()},
-                         std::array<O*, 2>{d_gain.as<O>(), d_bias.as<O>()});
-                   });
-  }
-
+                                   const Tensor& d_bias) override;
   void embedding_backward(const std::int32_t* tokens, const Tensor& d_out, std::int64_t first_row,
-                          const Tensor& d_table) override {
-    this->check({&d_out, &d_table});
-    check_equal("embedding_backward: cols of d_table and d_out", d_table.cols(), d_out.cols());
-    visit_widening("embedding_backward", d_out.dtype(), d_table.dtype(),
-                   [&]<class T, class O>(T, O) {
-                     this->launch_.scatter_rows(
-                         tokens, d_out.rows(),
-                         EmbeddingBackward<T, O>{tokens, d_out.as<T>(), d_table.as<O>(), first_row,
-                                                 d_table.rows(), d_out.cols()});
-                   });
-  }
-
-  void sum(const Tensor& in, const Tensor& out) override { total(in, Plain{}, out); }
-  void sum_of_squares(const Tensor& in, const Tensor& out) override { total(in, Square{}, out); }
+                          const Tensor& d_table) override;
+  void sum(const Tensor& in, const Tensor& out) override;
+  void sum_of_squares(const Tensor& in, const Tensor& out) override;
 
  private:
   template <class Body>
@@ -115,5 +82,59 @@ class ColumnKernels : public RowKernels<Launch> {
           [&]<class T>(T) { this->launch_.total(in.size(), body, in.as<T>(), out.as<double>()); });
   }
 };
+
+// Outside of the class: only then does a file that declares an instantiation extern compile none of
+// it.
+
+template <class Launch>
+void ColumnKernels<Launch>::accumulate_column_sums(const Tensor& x, const Tensor& out) {
+  this->check({&x});
+  this->check_vectors(out.dtype(), x.cols(), {&out});
+  visit_widening("accumulate_column_sums", x.dtype(), out.dtype(), [&]<class T, class O>(T, O) {
+    this->launch_.template columns<1>(x.rows(), x.cols(), Column<T>{x.as<T>(), x.cols()},
+                                      std::array<O*, 1>{out.as<O>()});
+  });
+}
+
+template <class Launch>
+void ColumnKernels<Launch>::layer_norm_backward_weights(const Tensor& x, const Tensor& mean,
+                                                        const Tensor& rstd, const Tensor& d_out,
+                                                        const Tensor& d_gain,
+                                                        const Tensor& d_bias) {
+  this->check_alike(x, {&d_out});
+  this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&mean, &rstd});
+  this->check_vectors(d_gain.dtype(), x.cols(), {&d_gain, &d_bias});
+  visit_widening("layer_norm_backward_weights", x.dtype(), d_gain.dtype(),
+                 [&]<class T, class O>(T, O) {
+                   using A = Value<T>;
+                   this->launch_.template columns<2>(
+                       x.rows(), x.cols(),
+                       LayerNormBackwardWeights<T>{x.as<T>(), d_out.as<T>(), mean.as<A>(),
+                                                   rstd.as<A>(), x.cols()},
+                       std::array<O*, 2>{d_gain.as<O>(), d_bias.as<O>()});
+                 });
+}
+
+template <class Launch>
+void ColumnKernels<Launch>::embedding_backward(const std::int32_t* tokens, const Tensor& d_out,
+                                               std::int64_t first_row, const Tensor& d_table) {
+  this->check({&d_out, &d_table});
+  check_equal("embedding_backward: cols of d_table and d_out", d_table.cols(), d_out.cols());
+  visit_widening("embedding_backward", d_out.dtype(), d_table.dtype(), [&]<class T, class O>(T, O) {
+    this->launch_.scatter_rows(tokens, d_out.rows(),
+                               EmbeddingBackward<T, O>{tokens, d_out.as<T>(), d_table.as<O>(),
+                                                       first_row, d_table.rows(), d_out.cols()});
+  });
+}
+
+template <class Launch>
+void ColumnKernels<Launch>::sum(const Tensor& in, const Tensor& out) {
+  total(in, Plain{}, out);
+}
+
+template <class Launch>
+void ColumnKernels<Launch>::sum_of_squares(const Tensor& in, const Tensor& out) {
+  total(in, Square{}, out);
+}
 
 }  // namespace machine::kernel

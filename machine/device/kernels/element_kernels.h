@@ -22,151 +22,27 @@ class ElementKernels : public Kernels {
  public:
   explicit ElementKernels(Launch launch) : launch_(std::move(launch)) {}
 
-  void fill(const Tensor& out, double value) override {
-    check({&out});
-    visit_every(out.dtype(), [&]<class T>(T) {
-      launch_.each(out.size(), Fill<Value<T>>{convert<Value<T>>(value)}, Out<T>(out));
-    });
-  }
-
-  void cast(const Tensor& in, const Tensor& out) override {
-    check({&in, &out});
-    check_sizes(in.size(), {&out});
-    visit_every(in.dtype(), [&]<class T>(T) {
-      visit_every(out.dtype(),
-                  [&]<class O>(O) { launch_.each(in.size(), Convert{}, In<T>(in), Out<O>(out)); });
-    });
-  }
-
-  void add(const Tensor& a, const Tensor& b, const Tensor& out) override {
-    check_alike(a, {&b, &out});
-    visit(a.dtype(), [&]<class T>(T) {
-      launch_.each(a.size(), Add<Value<T>>{}, In<T>(a), In<T>(b), Out<T>(out));
-    });
-  }
-
-  void scale(const Tensor& in, double factor, const Tensor& out) override {
-    check_alike(in, {&out});
-    visit(in.dtype(), [&]<class T>(T) {
-      const Scale<Value<T>> body{static_cast<Value<T>>(factor)};
-      launch_.each(in.size(), body, In<T>(in), Out<T>(out));
-    });
-  }
-
-  void accumulate(const Tensor& in, const Tensor& out) override {
-    check({&in, &out});
-    check_sizes(in.size(), {&out});
-    visit_widening("accumulate", in.dtype(), out.dtype(), [&]<class T, class O>(T, O) {
-      launch_.each(in.size(), Accumulate<Value<T>>{}, In<T>(in), InOut<O>(out));
-    });
-  }
-
+  void fill(const Tensor& out, double value) override;
+  void cast(const Tensor& in, const Tensor& out) override;
+  void add(const Tensor& a, const Tensor& b, const Tensor& out) override;
+  void scale(const Tensor& in, double factor, const Tensor& out) override;
+  void accumulate(const Tensor& in, const Tensor& out) override;
   void reduce_to_all(Reduction reduction, Dtype dtype, const void* a, const void* b,
-                     std::span<void* const> outs, std::int64_t count, Store store) override {
-    visit_every(dtype, [&]<class T>(T) {
-      using A = Value<T>;
-      using C = Comparable<T>;
-      switch (reduction) {
-        case Reduction::sum:
-        case Reduction::avg:
-          return launch_.join_to(count, Add<A>{}, In<T>(a), In<T>(b), outs, store);
-        case Reduction::prod:
-          return launch_.join_to(count, Multiply<A>{}, In<T>(a), In<T>(b), outs, store);
-        case Reduction::max:
-          return launch_.join_to(count, Extreme<T, true>{}, In<C>(a), In<C>(b), outs, store);
-        case Reduction::min:
-          return launch_.join_to(count, Extreme<T, false>{}, In<C>(a), In<C>(b), outs, store);
-      }
-    });
-  }
-
-  void divide(Dtype dtype, void* data, std::int64_t count, std::int64_t divisor) override {
-    if (divisor < 1) throw std::logic_error("divide: the divisor must be at least 1");
-    visit_every(
-        dtype, [&]<class T>(T) { launch_.each(count, Divide<Value<T>>(divisor), InOut<T>(data)); });
-  }
-
+                     std::span<void* const> outs, std::int64_t count, Store store) override;
+  void divide(Dtype dtype, void* data, std::int64_t count, std::int64_t divisor) override;
   void fill_normal(const Tensor& out, std::uint64_t seed, Region region, double mean,
-                   double stddev) override {
-    check({&out});
-    visit(out.dtype(), [&]<class T>(T) {
-      launch_.each_at(out.rows(), GlobalIndex(out.cols(), region),
-                      FillNormal<Value<T>>{seed, mean, stddev}, Out<T>(out));
-    });
-  }
-
+                   double stddev) override;
   void fill_uniform(const Tensor& out, std::uint64_t seed, Region region, double low,
-                    double high) override {
-    check({&out});
-    visit(out.dtype(), [&]<class T>(T) {
-      launch_.each_at(out.rows(), GlobalIndex(out.cols(), region),
-                      FillUniform<Value<T>>{seed, low, high}, Out<T>(out));
-    });
-  }
-
+                    double high) override;
   void fill_pattern(const Tensor& out, const Pattern& pattern, int rank,
-                    std::int64_t first) override {
-    check({&out});
-    check_dtypes(pattern.dtype, {&out});
-    if (out.size() == 0) return;
-    visit_every(out.dtype(), [&]<class T>(T) {
-      launch_.each_at(1, GlobalIndex(out.size(), {0, first, 0}),
-                      FillPattern<Value<T>>{pattern, rank}, Out<T>(out));
-    });
-  }
-
+                    std::int64_t first) override;
   void check_pattern(const Tensor& output, const Pattern& pattern, const PatternPart& part,
-                     double bound, const Tensor& errors) override {
-    check({&output, &errors});
-    check_dtypes(pattern.dtype, {&output});
-    check_dtypes(Dtype::uint64, {&errors});
-    check_sizes(pattern_error_words, {&errors});
-    const Tensor actual = output.slice(part.begin, {part.count});
-    visit_every(output.dtype(), [&]<class T>(T) {
-      launch_.find_errors(part.count, CheckPattern<T>{pattern, part, bound, actual.as<T>()},
-                          static_cast<PatternErrors*>(errors.data()));
-    });
-  }
-
-  void gelu(const Tensor& x, const Tensor& out) override {
-    check_alike(x, {&out});
-    visit(x.dtype(), [&]<class T>(T) {
-      if constexpr (looks_up<T>) {
-        launch_.each(x.size(), LookUp{gelu_table<T>()}, InBits(x.data()), Out<T>(out));
-      } else {
-        launch_.each(x.size(), GeluForward<Value<T>>{}, In<T>(x), Out<T>(out));
-      }
-    });
-  }
-
-  void gelu_backward(const Tensor& x, const Tensor& d_out, const Tensor& d_x) override {
-    check_alike(x, {&d_out, &d_x});
-    visit(x.dtype(), [&]<class T>(T) {
-      if constexpr (looks_up<T>) {
-        launch_.each(x.size(), LookUpAndMultiply{gelu_slope_table<T>()}, InBits(x.data()),
-                     In<T>(d_out), Out<T>(d_x));
-      } else {
-        launch_.each(x.size(), GeluBackward<Value<T>>{}, In<T>(x), In<T>(d_out), Out<T>(d_x));
-      }
-    });
-  }
-
+                     double bound, const Tensor& errors) override;
+  void gelu(const Tensor& x, const Tensor& out) override;
+  void gelu_backward(const Tensor& x, const Tensor& d_out, const Tensor& d_x) override;
   void cross_entropy(const Tensor& sum_exp, const Tensor& target, const std::int32_t* targets,
-                     const Tensor& loss) override {
-    check_alike(sum_exp, {&target, &loss});
-    visit_wide("cross_entropy", sum_exp.dtype(), [&]<class A>(A) {
-      launch_.each(sum_exp.size(), CrossEntropy<A>{}, In<A>(sum_exp), In<A>(target),
-                   In<std::int32_t>(targets), Out<A>(loss));
-    });
-  }
-
-  void triad(const Tensor& a, const Tensor& b, double factor, const Tensor& out) override {
-    check_alike(a, {&b, &out});
-    visit(a.dtype(), [&]<class T>(T) {
-      const Triad<Value<T>> body{static_cast<Value<T>>(factor)};
-      launch_.each(a.size(), body, In<T>(a), In<T>(b), Out<T>(out));
-    });
-  }
+                     const Tensor& loss) override;
+  void triad(const Tensor& a, const Tensor& b, double factor, const Tensor& out) override;
 
  protected:
   void check(std::initializer_list<const Tensor*> tensors) const {
@@ -196,5 +72,174 @@ class ElementKernels : public Kernels {
 
   Launch launch_;
 };
+
+// Outside of the class: only then does a file that declares an instantiation extern compile none of
+// it.
+
+template <class Launch>
+void ElementKernels<Launch>::fill(const Tensor& out, double value) {
+  check({&out});
+  visit_every(out.dtype(), [&]<class T>(T) {
+    launch_.each(out.size(), Fill<Value<T>>{convert<Value<T>>(value)}, Out<T>(out));
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::cast(const Tensor& in, const Tensor& out) {
+  check({&in, &out});
+  check_sizes(in.size(), {&out});
+  visit_every(in.dtype(), [&]<class T>(T) {
+    visit_every(out.dtype(),
+                [&]<class O>(O) { launch_.each(in.size(), Convert{}, In<T>(in), Out<O>(out)); });
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::add(const Tensor& a, const Tensor& b, const Tensor& out) {
+  check_alike(a, {&b, &out});
+  visit(a.dtype(), [&]<class T>(T) {
+    launch_.each(a.size(), Add<Value<T>>{}, In<T>(a), In<T>(b), Out<T>(out));
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::scale(const Tensor& in, double factor, const Tensor& out) {
+  check_alike(in, {&out});
+  visit(in.dtype(), [&]<class T>(T) {
+    const Scale<Value<T>> body{static_cast<Value<T>>(factor)};
+    launch_.each(in.size(), body, In<T>(in), Out<T>(out));
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::accumulate(const Tensor& in, const Tensor& out) {
+  check({&in, &out});
+  check_sizes(in.size(), {&out});
+  visit_widening("accumulate", in.dtype(), out.dtype(), [&]<class T, class O>(T, O) {
+    launch_.each(in.size(), Accumulate<Value<T>>{}, In<T>(in), InOut<O>(out));
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::reduce_to_all(Reduction reduction, Dtype dtype, const void* a,
+                                           const void* b, std::span<void* const> outs,
+                                           std::int64_t count, Store store) {
+  visit_every(dtype, [&]<class T>(T) {
+    using A = Value<T>;
+    using C = Comparable<T>;
+    switch (reduction) {
+      case Reduction::sum:
+      case Reduction::avg:
+        return launch_.join_to(count, Add<A>{}, In<T>(a), In<T>(b), outs, store);
+      case Reduction::prod:
+        return launch_.join_to(count, Multiply<A>{}, In<T>(a), In<T>(b), outs, store);
+      case Reduction::max:
+        return launch_.join_to(count, Extreme<T, true>{}, In<C>(a), In<C>(b), outs, store);
+      case Reduction::min:
+        return launch_.join_to(count, Extreme<T, false>{}, In<C>(a), In<C>(b), outs, store);
+    }
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::divide(Dtype dtype, void* data, std::int64_t count,
+                                    std::int64_t divisor) {
+  if (divisor < 1) throw std::logic_error("divide: the divisor must be at least 1");
+  visit_every(dtype,
+              [&]<class T>(T) { launch_.each(count, Divide<Value<T>>(divisor), InOut<T>(data)); });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::fill_normal(const Tensor& out, std::uint64_t seed, Region region,
+                                         double mean, double stddev) {
+  check({&out});
+  visit(out.dtype(), [&]<class T>(T) {
+    launch_.each_at(out.rows(), GlobalIndex(out.cols(), region),
+                    FillNormal<Value<T>>{seed, mean, stddev}, Out<T>(out));
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::fill_uniform(const Tensor& out, std::uint64_t seed, Region region,
+                                          double low, double high) {
+  check({&out});
+  visit(out.dtype(), [&]<class T>(T) {
+    launch_.each_at(out.rows(), GlobalIndex(out.cols(), region),
+                    FillUniform<Value<T>>{seed, low, high}, Out<T>(out));
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::fill_pattern(const Tensor& out, const Pattern& pattern, int rank,
+                                          std::int64_t first) {
+  check({&out});
+  check_dtypes(pattern.dtype, {&out});
+  if (out.size() == 0) return;
+  visit_every(out.dtype(), [&]<class T>(T) {
+    launch_.each_at(1, GlobalIndex(out.size(), {0, first, 0}), FillPattern<Value<T>>{pattern, rank},
+                    Out<T>(out));
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::check_pattern(const Tensor& output, const Pattern& pattern,
+                                           const PatternPart& part, double bound,
+                                           const Tensor& errors) {
+  check({&output, &errors});
+  check_dtypes(pattern.dtype, {&output});
+  check_dtypes(Dtype::uint64, {&errors});
+  check_sizes(pattern_error_words, {&errors});
+  const Tensor actual = output.slice(part.begin, {part.count});
+  visit_every(output.dtype(), [&]<class T>(T) {
+    launch_.find_errors(part.count, CheckPattern<T>{pattern, part, bound, actual.as<T>()},
+                        static_cast<PatternErrors*>(errors.data()));
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::gelu(const Tensor& x, const Tensor& out) {
+  check_alike(x, {&out});
+  visit(x.dtype(), [&]<class T>(T) {
+    if constexpr (looks_up<T>) {
+      launch_.each(x.size(), LookUp{gelu_table<T>()}, InBits(x.data()), Out<T>(out));
+    } else {
+      launch_.each(x.size(), GeluForward<Value<T>>{}, In<T>(x), Out<T>(out));
+    }
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::gelu_backward(const Tensor& x, const Tensor& d_out,
+                                           const Tensor& d_x) {
+  check_alike(x, {&d_out, &d_x});
+  visit(x.dtype(), [&]<class T>(T) {
+    if constexpr (looks_up<T>) {
+      launch_.each(x.size(), LookUpAndMultiply{gelu_slope_table<T>()}, InBits(x.data()),
+                   In<T>(d_out), Out<T>(d_x));
+    } else {
+      launch_.each(x.size(), GeluBackward<Value<T>>{}, In<T>(x), In<T>(d_out), Out<T>(d_x));
+    }
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::cross_entropy(const Tensor& sum_exp, const Tensor& target,
+                                           const std::int32_t* targets, const Tensor& loss) {
+  check_alike(sum_exp, {&target, &loss});
+  visit_wide("cross_entropy", sum_exp.dtype(), [&]<class A>(A) {
+    launch_.each(sum_exp.size(), CrossEntropy<A>{}, In<A>(sum_exp), In<A>(target),
+                 In<std::int32_t>(targets), Out<A>(loss));
+  });
+}
+
+template <class Launch>
+void ElementKernels<Launch>::triad(const Tensor& a, const Tensor& b, double factor,
+                                   const Tensor& out) {
+  check_alike(a, {&b, &out});
+  visit(a.dtype(), [&]<class T>(T) {
+    const Triad<Value<T>> body{static_cast<Value<T>>(factor)};
+    launch_.each(a.size(), body, In<T>(a), In<T>(b), Out<T>(out));
+  });
+}
 
 }  // namespace machine::kernel

@@ -13,52 +13,22 @@ class OptimizerKernels : public BlockKernels<Launch> {
   using BlockKernels<Launch>::BlockKernels;
 
   void sgd(const Tensor& gradient, double gradient_scale, double learning_rate,
-           const Tensor& master, const Tensor& weight) override {
-    update({"sgd", gradient, nullptr, master, weight},
-           [&]<class A>(A) { return Descend<A>(gradient_scale, learning_rate); });
-  }
-
+           const Tensor& master, const Tensor& weight) override;
   void momentum(const Tensor& gradient, double gradient_scale, const Momentum& options,
                 const std::uint8_t* decay_mask, const Tensor& master, const Tensor& velocity,
-                const Tensor& weight) override {
-    update(
-        {"momentum", gradient, decay_mask, master, weight},
-        [&]<class A>(A) { return MomentumStep<A>(options, gradient_scale); }, velocity);
-  }
-
+                const Tensor& weight) override;
   void rmsprop(const Tensor& gradient, double gradient_scale, const RmsProp& options,
                const std::uint8_t* decay_mask, const Tensor& master, const Tensor& second_moment,
-               const Tensor& weight) override {
-    update(
-        {"rmsprop", gradient, decay_mask, master, weight},
-        [&]<class A>(A) { return RmsPropStep<A>(options, gradient_scale); }, second_moment);
-  }
-
+               const Tensor& weight) override;
   void adam(const Tensor& gradient, double gradient_scale, const Adam& options, std::int64_t step,
             const std::uint8_t* decay_mask, const Tensor& master, const Tensor& first_moment,
-            const Tensor& second_moment, const Tensor& weight) override {
-    update(
-        {"adam", gradient, decay_mask, master, weight},
-        [&]<class A>(A) { return AdamStep<A>(options, gradient_scale, step); }, first_moment,
-        second_moment);
-  }
-
+            const Tensor& second_moment, const Tensor& weight) override;
   void adamw(const Tensor& gradient, double gradient_scale, const AdamW& options, std::int64_t step,
              const std::uint8_t* decay_mask, const Tensor& master, const Tensor& first_moment,
-             const Tensor& second_moment, const Tensor& weight) override {
-    update(
-        {"adamw", gradient, decay_mask, master, weight},
-        [&]<class A>(A) { return AdamwStep<A>(options, gradient_scale, step); }, first_moment,
-        second_moment);
-  }
-
+             const Tensor& second_moment, const Tensor& weight) override;
   void lion(const Tensor& gradient, double gradient_scale, const Lion& options,
             const std::uint8_t* decay_mask, const Tensor& master, const Tensor& first_moment,
-            const Tensor& weight) override {
-    update(
-        {"lion", gradient, decay_mask, master, weight},
-        [&]<class A>(A) { return LionStep<A>(options, gradient_scale); }, first_moment);
-  }
+            const Tensor& weight) override;
 
  private:
   struct Call {
@@ -116,5 +86,70 @@ class OptimizerKernels : public BlockKernels<Launch> {
     });
   }
 };
+
+// Outside of the class: only then does a file that declares an instantiation extern compile none of
+// it.
+
+template <class Launch>
+void OptimizerKernels<Launch>::sgd(const Tensor& gradient, double gradient_scale,
+                                   double learning_rate, const Tensor& master,
+                                   const Tensor& weight) {
+  update({"sgd", gradient, nullptr, master, weight},
+         [&]<class A>(A) { return Descend<A>(gradient_scale, learning_rate); });
+}
+
+template <class Launch>
+void OptimizerKernels<Launch>::momentum(const Tensor& gradient, double gradient_scale,
+                                        const Momentum& options, const std::uint8_t* decay_mask,
+                                        const Tensor& master, const Tensor& velocity,
+                                        const Tensor& weight) {
+  update(
+      {"momentum", gradient, decay_mask, master, weight},
+      [&]<class A>(A) { return MomentumStep<A>(options, gradient_scale); }, velocity);
+}
+
+template <class Launch>
+void OptimizerKernels<Launch>::rmsprop(const Tensor& gradient, double gradient_scale,
+                                       const RmsProp& options, const std::uint8_t* decay_mask,
+                                       const Tensor& master, const Tensor& second_moment,
+                                       const Tensor& weight) {
+  update(
+      {"rmsprop", gradient, decay_mask, master, weight},
+      [&]<class A>(A) { return RmsPropStep<A>(options, gradient_scale); }, second_moment);
+}
+
+template <class Launch>
+void OptimizerKernels<Launch>::adam(const Tensor& gradient, double gradient_scale,
+                                    const Adam& options, std::int64_t step,
+                                    const std::uint8_t* decay_mask, const Tensor& master,
+                                    const Tensor& first_moment, const Tensor& second_moment,
+                                    const Tensor& weight) {
+  update(
+      {"adam", gradient, decay_mask, master, weight},
+      [&]<class A>(A) { return AdamStep<A>(options, gradient_scale, step); }, first_moment,
+      second_moment);
+}
+
+template <class Launch>
+void OptimizerKernels<Launch>::adamw(const Tensor& gradient, double gradient_scale,
+                                     const AdamW& options, std::int64_t step,
+                                     const std::uint8_t* decay_mask, const Tensor& master,
+                                     const Tensor& first_moment, const Tensor& second_moment,
+                                     const Tensor& weight) {
+  update(
+      {"adamw", gradient, decay_mask, master, weight},
+      [&]<class A>(A) { return AdamwStep<A>(options, gradient_scale, step); }, first_moment,
+      second_moment);
+}
+
+template <class Launch>
+void OptimizerKernels<Launch>::lion(const Tensor& gradient, double gradient_scale,
+                                    const Lion& options, const std::uint8_t* decay_mask,
+                                    const Tensor& master, const Tensor& first_moment,
+                                    const Tensor& weight) {
+  update(
+      {"lion", gradient, decay_mask, master, weight},
+      [&]<class A>(A) { return LionStep<A>(options, gradient_scale); }, first_moment);
+}
 
 }  // namespace machine::kernel
