@@ -155,11 +155,32 @@ cudaError_t queue_copy(void* to, const void* from, const Rows& rows, cudaMemcpyK
   return cudaSuccess;
 }
 
+// Copies of a launch's arguments. Each begins at an even word: memory of `new` is aligned to two
+// words.
+struct Arguments {
+  explicit Arguments(std::initializer_list<Argument> arguments) {
+    static_assert(largest_alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+    for (const Argument& argument : arguments) {
+      first.push_back(words.size());
+      const std::size_t slots = (argument.bytes + largest_alignment - 1) / largest_alignment;
+      words.resize(words.size() + slots * (largest_alignment / sizeof(std::uint64_t)));
+      std::memcpy(&words[first.back()], argument.value, argument.bytes);
+    }
+  }
+  std::vector<const void*> values() const {
+    std::vector<const void*> values;
+    for (const std::size_t word : first) values.push_back(&words[word]);
+    return values;
+  }
+  std::vector<std::uint64_t> words;
+  std::vector<std::size_t> first;
+};
+
 }  // namespace
 
 void queue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block,
                   std::size_t shared_bytes, cudaStream_t stream,
-                  const std::vector<std::uint64_t>& words, std::function<void()> thread) {
+                  std::initializer_list<Argument> arguments, Thread thread) {
   if (enter() != cudaSuccess) return;
   const auto queue = queue_of(stream);
   if (!queue || may_queue(queue) != cudaSuccess) return;
@@ -172,8 +193,9 @@ void queue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block,
   }
   if (check_grid(grid, block) != cudaSuccess) return;
   if (check_shared_bytes(kernel, shared_bytes) != cudaSuccess) return;
+  const Arguments copied(arguments);
   bool cut_off = false;
-  for (const std::uint64_t word : words) {
+  for (const std::uint64_t word : copied.words) {
     if (word < (std::uint64_t{1} << 40) || word >= (std::uint64_t{1} << 47)) continue;
     cut_off |= is_cut_off(device, reinterpret_cast<const void*>(word));
     const std::string fault = fault_of(device, reinterpret_cast<const void*>(word));
@@ -184,12 +206,12 @@ void queue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block,
   }
   Operation operation;
   operation.may_hold = std::uint64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z == 1;
-  operation.run = [device, launch = Grid{name, grid, block, shared_bytes},
-                   thread = std::move(thread), cut_off, words = kept_words(words),
-                   number = count_launch(device)] {
+  operation.run = [device, launch = Grid{name, grid, block, shared_bytes}, kernel, thread, copied,
+                   cut_off, words = kept_words(copied.words), number = count_launch(device)] {
     if (cut_off) return lose_link(device);
+    const std::vector<const void*> values = copied.values();
     run_launch(device, number, launch.kernel, words, [&] {
-      const Outcome outcome = run_grid(launch, thread);
+      const Outcome outcome = run_grid(launch, [&] { thread(kernel, values.data()); });
       if (outcome.status != cudaSuccess) break_device(device, outcome.status, outcome.text);
     });
   };

@@ -3,46 +3,55 @@
 
 #include <cuda_runtime_api.h>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <functional>
-#include <tuple>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace machine::virtual_gpu {
 
-// `words`: the 8-byte words of the arguments. Any of them may be an address. Sets the error that
-// cudaGetLastError returns.
+// The value of one parameter. Any of its 8-byte words may be an address.
+struct Argument {
+  const void* value;
+  std::size_t bytes;
+};
+constexpr std::size_t largest_alignment = 16;
+// Calls the kernel with the values of its parameters.
+using Thread = void (*)(const void* kernel, const void* const* values);
+
+// Copies the arguments. Sets the error that cudaGetLastError returns.
 void queue_kernel(const char* name, const void* kernel, dim3 grid, dim3 block,
                   std::size_t shared_bytes, cudaStream_t stream,
-                  const std::vector<std::uint64_t>& words, std::function<void()> thread);
+                  std::initializer_list<Argument> arguments, Thread thread);
+
+template <class Indices, class... Parameters>
+struct ThreadOf;
+template <std::size_t... i, class... Parameters>
+struct ThreadOf<std::index_sequence<i...>, Parameters...> {
+  static void run(const void* kernel, const void* const* values) {
+    reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel))(
+        *static_cast<const Parameters*>(values[i])...);
+  }
+};
 
 // Padding holds old values of the stack, which may be addresses.
 template <class T>
-void append_words(std::vector<std::uint64_t>& words, const T& argument) {
+Argument without_padding(T& parameter) {
   static_assert(std::is_trivially_copyable_v<T>, "a kernel's argument is copied as bytes");
-  if constexpr (!std::is_empty_v<T> && sizeof(T) >= sizeof(std::uint64_t)) {
-    T copy = argument;
-    __builtin_clear_padding(&copy);
-    const std::size_t first = words.size(), count = sizeof(T) / sizeof(std::uint64_t);
-    words.resize(first + count);
-    std::memcpy(words.data() + first, static_cast<const void*>(&copy),
-                count * sizeof(std::uint64_t));
-  }
+  static_assert(alignof(T) <= largest_alignment);
+  __builtin_clear_padding(&parameter);
+  return {&parameter, sizeof(T)};
 }
 
-template <class... Parameters, class... Arguments>
+// Little code, because thousands of kernels instantiate it.
+template <class... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-            std::size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
-  std::tuple<Parameters...> values{static_cast<Parameters>(arguments)...};
-  std::vector<std::uint64_t> words;
-  std::apply([&](const auto&... value) { (append_words(words, value), ...); }, values);
+            std::size_t shared_bytes, cudaStream_t stream,
+            std::type_identity_t<Parameters>... arguments) {
   queue_kernel(name, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream,
-               words, [kernel, values] { std::apply(kernel, values); });
+               {without_padding(arguments)...},
+               ThreadOf<std::index_sequence_for<Parameters...>, Parameters...>::run);
 }
 
 }  // namespace machine::virtual_gpu
