@@ -9,17 +9,15 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <ranges>
 #include <set>
 
+#include "harness/json/json.h"
 #include "harness/record/record_json.h"
 #include "machine/base/names.h"
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::ordered_json;
 constexpr std::string_view absent = "absent";
 constexpr std::string_view added_groups[] = {"hardware.network", "hardware.gpu.", "place",
                                              "software.nccl.network"};
@@ -64,7 +62,7 @@ void flatten(const Json& json, const std::string& path, int depth, Fields& field
     for (const auto& [key, value] : json.items())
       flatten(value, path.empty() ? key : path + "." + key, depth + 1, fields);
   } else if (!is_of_one_launch(path)) {
-    fields[path] = json.is_string() ? json.get<std::string>() : dumped(json);
+    fields[path] = json.is_string() ? json.get<std::string>() : json.dump();
   }
 }
 
@@ -171,10 +169,11 @@ Fields read_fields(const std::string& directory, const RunFile& run) {
   Fields fields;
   try {
     fields = fields_of(Json::parse(text));
-  } catch (const Json::parse_error& error) {
-    throw UsageError(
-        fmt::format("{} is cut off or not JSON: byte {} of {}", path, error.byte, text.size()));
   } catch (const std::exception& error) {
+    const auto* const json = dynamic_cast<const JsonError*>(&error);
+    if (json != nullptr && json->kind == JsonError::Kind::syntax)
+      throw UsageError(
+          fmt::format("{} is cut off or not JSON: byte {} of {}", path, json->byte, text.size()));
     throw UsageError(fmt::format("{} is not a fingerprint of a run: {}", path, error.what()));
   }
   for (const auto& [key, value] : run.machine) fields["context." + key] = value;

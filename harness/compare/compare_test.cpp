@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "harness/json/json.h"
 #include "harness/testing/example_runs.h"
 
 namespace harness {
@@ -303,7 +303,7 @@ TEST(Compare, TextFitsTheConsoleAndJsonHoldsAll) {
   EXPECT_EQ(text(result, false).find("bytes:1048577"), std::string::npos);  // lists few of 60 cases
   EXPECT_NE(text(result, true).find("bytes:1048577"), std::string::npos);
   EXPECT_NE(text(result, false).find("all_reduce algorithm:ring dtype:float\n"), std::string::npos);
-  const auto parsed = nlohmann::json::parse(json(result));
+  const auto parsed = Json::parse(json(result));
   EXPECT_EQ(parsed["schema"], "shardmark-compare/1");
   EXPECT_EQ(parsed["times"].size(), 60u);
   EXPECT_EQ(parsed["times"][0]["verdict"], "SLOWER");

@@ -1,30 +1,26 @@
 // A comparison for other programs.
 
-#include <nlohmann/json.hpp>
-
 #include "harness/compare/compare.h"
+#include "harness/json/json.h"
 #include "harness/record/record_json.h"
 
 namespace harness {
-
-using Json = nlohmann::ordered_json;
-
-// nlohmann::json finds these functions by their names.
-static void to_json(Json& json, const Difference& d) {
-  json = {{"field", d.field}, {"base", d.base}, {"new", d.next}, {"declared", d.declared}};
+// Json finds these functions by their names.
+static Json json_of(const Difference& d) {
+  return {{"field", d.field}, {"base", d.base}, {"new", d.next}, {"declared", d.declared}};
 }
-static void to_json(Json& json, const Floor& floor) {
-  json = {{"kind", floor.kind}, {"ratio", floor.ratio}, {"reason", floor.reason}};
+static Json json_of(const Floor& floor) {
+  return {{"kind", floor.kind}, {"ratio", floor.ratio}, {"reason", floor.reason}};
 }
-static void to_json(Json& json, const NumberChange& change) {
-  json = {{"name", change.name},
+static Json json_of(const NumberChange& change) {
+  return {{"name", change.name},
           {"number", change.number},
           {"base", change.base},
           {"new", change.next},
           {"unsteady", change.unsteady}};
 }
-static void to_json(Json& json, const CaseTimes& times) {
-  json = {{"name", times.name}, {"unit", times.unit}, {"case", Json::object()}};
+static Json json_of(const CaseTimes& times) {
+  Json json{{"name", times.name}, {"unit", times.unit}, {"case", Json::object()}};
   for (const auto& [axis, value] : times.axes) json["case"][axis] = value;
   json["verdict"] = name(times.verdict);
   if (!times.reason.empty()) json["reason"] = times.reason;
@@ -39,23 +35,34 @@ static void to_json(Json& json, const CaseTimes& times) {
   json["floor"] = times.floor;
   json["base_s"] = times.base;
   json["new_s"] = times.next;
+  return json;
+}
+
+template <class T>
+static Json list_of(std::span<const T> values) {
+  Json list = Json::array();
+  for (const T& value : values) list.push_back(json_of(value));
+  return list;
 }
 
 std::string json(const RunComparison& comparison) {
-  Json json{
-      {"schema", "shardmark-compare/1"}, {"comparable", comparison.comparable},
-      {"date", comparison.date},         {"labels", {comparison.base_label, comparison.next_label}},
-      {"base", comparison.base_paths},   {"new", comparison.next_paths},
-      {"notes", comparison.notes},       {"differences", comparison.differences},
-      {"mixed", comparison.mixed}};
+  Json json{{"schema", "shardmark-compare/1"},
+            {"comparable", comparison.comparable},
+            {"date", comparison.date},
+            {"labels", {comparison.base_label, comparison.next_label}},
+            {"base", comparison.base_paths},
+            {"new", comparison.next_paths},
+            {"notes", comparison.notes},
+            {"differences", list_of<Difference>(comparison.differences)},
+            {"mixed", comparison.mixed}};
   if (comparison.comparable) {
     json["level"] = comparison.level;
     for (const TimeVerdict verdict : all_time_verdicts)
       json["counts"][std::string(name(verdict))] = comparison.count(verdict);
     json["counts"]["numbers"] = comparison.changed_numbers();
-    json["floors"] = std::vector(floors().begin(), floors().end());
-    json["times"] = comparison.times;
-    json["numbers"] = comparison.numbers;
+    json["floors"] = list_of<Floor>(floors());
+    json["times"] = list_of<CaseTimes>(comparison.times);
+    json["numbers"] = list_of<NumberChange>(comparison.numbers);
     json["numbers_declared"] = comparison.numbers_declared;
     json["untimed"] = Json::array();
     for (const auto& [name, why] : comparison.untimed)
@@ -64,7 +71,7 @@ std::string json(const RunComparison& comparison) {
     json["only_new"] = comparison.only_next;
     json["not_in_all_launches"] = comparison.not_in_all;
   }
-  return dumped(json, 1) + "\n";
+  return json.dump(1) + "\n";
 }
 
 }  // namespace harness

@@ -5,20 +5,17 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "harness/diagnose/findings.h"
+#include "harness/json/json.h"
 #include "machine/device/gpu_health.h"
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
 // Shorter slowdowns do not show in a measurement.
 constexpr std::int64_t relevant_slowdown_ns = 1'000'000'000;
 
@@ -28,15 +25,15 @@ struct Gpu {
   Json before, after;
 
   std::optional<std::int64_t> now(const char* fact) const {
-    const auto found = after.find(fact);
-    if (found == after.end() || !found->is_number_integer()) return std::nullopt;
+    const Json* const found = after.find(fact);
+    if (found == nullptr || !found->is_number_integer()) return std::nullopt;
     return found->get<std::int64_t>();
   }
   bool is_set(const char* fact) const { return now(fact).value_or(0) > 0; }
   // How much a counter has grown; 0 if it is absent. A reset of the GPU sets counters to 0.
   std::int64_t growth(const char* fact) const {
-    const auto first = before.find(fact);
-    if (first == before.end() || !first->is_number_integer()) return 0;
+    const Json* const first = before.find(fact);
+    if (first == nullptr || !first->is_number_integer()) return 0;
     return now(fact).value_or(0) - first->get<std::int64_t>();
   }
 };

@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "harness/diagnose/health.h"
+#include "harness/json/json.h"
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
 Json healthy(const std::string& uuid) {
   return {{"uuid", uuid},
           {"ecc_uncorrected_volatile", 0},

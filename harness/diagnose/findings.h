@@ -3,12 +3,12 @@
 // parts, failing_gpus.cpp what the driver reports.
 
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "harness/diagnose/health.h"
+#include "harness/json/json.h"
 
 namespace harness {
 
@@ -33,6 +33,6 @@ class Findings {
 
 void find_slow(const RunFile& run, Findings& findings);
 // environment: environment.json.
-void find_failing_gpus(const nlohmann::ordered_json& environment, Findings& findings);
+void find_failing_gpus(const Json& environment, Findings& findings);
 
 }  // namespace harness

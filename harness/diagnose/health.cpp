@@ -5,18 +5,15 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "harness/diagnose/findings.h"
+#include "harness/json/json.h"
 #include "harness/record/record_json.h"
 #include "harness/record/summary.h"
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
 // The finding of a failed case.
 std::string finding_kind(machine::Failure::Kind kind) {
   using enum machine::Failure::Kind;
@@ -104,7 +101,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 void different_software(const Json& environment, Findings& findings) {
   const Json ranks = environment.value("ranks", Json::array());
   for (const Json& difference : environment.value("differences", Json::array())) {
-    const std::string path = difference;
+    const std::string& path = difference.text();
     const bool of_software = path.starts_with("software.");
     if (!of_software && !path.starts_with("environment.") && path != "hardware.governor" &&
         !path.starts_with("hardware.gpu."))
@@ -113,9 +110,8 @@ void different_software(const Json& environment, Findings& findings) {
     std::ranges::replace(pointer, '.', '/');
     std::map<std::string, std::vector<int>> holders;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      const Json::json_pointer at(pointer);
-      holders[ranks[rank].contains(at) ? ranks[rank][at].dump() : "nothing"].push_back(
-          static_cast<int>(rank));
+      const Json* const at = ranks[rank].find_path(pointer);
+      holders[at != nullptr ? at->dump() : "nothing"].push_back(static_cast<int>(rank));
     }
     std::string usual;
     for (const auto& [value, of] : holders)
@@ -177,7 +173,7 @@ std::string_view name(Level level) {
 }
 
 Health health_of(const RunFile& run, const std::string& environment) {
-  Json json = Json::parse(environment, nullptr, false);
+  Json json = Json::parse_or_null(environment);
   if (!json.is_object()) json = Json::object();
   Findings findings(hosts_of(json));
   if (!run.context.injected.empty())
@@ -229,7 +225,7 @@ std::string health_json(const Health& health) {
                  {"code", static_cast<int>(health.level)},
                  {"drain", drain},
                  {"notes", notes}};
-  return dumped(all, 2) + "\n";
+  return all.dump(2) + "\n";
 }
 
 }  // namespace harness

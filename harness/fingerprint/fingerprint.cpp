@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 
@@ -17,13 +16,11 @@
 #include "harness/fingerprint/build_info.h"
 #include "harness/fingerprint/first_line.h"
 #include "harness/fingerprint/libraries.h"
+#include "harness/json/json.h"
 #include "machine/world/binding.h"
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
 constexpr std::string_view prefixes[] = {"NCCL_", "CUDA_",   "UCX_",   "MPICH_",
                                          "MPIR_", "OMPI_",   "FI_",    "OMP_",
                                          "DNNL_", "ONEDNN_", "SLURM_", "SHARDMARK_"};
@@ -249,7 +246,7 @@ std::string fingerprint_json(machine::World& world, const OptionTexts& options,
   if (!nccl.paths.empty()) json["nccl"]["paths"] = fmt::format("{}", fmt::join(nccl.paths, ", "));
   json["environment"] = kept_environment(environ);
   if (!options.empty()) json["options"] = options;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.dump();
 }
 
 std::string environment_json(const std::vector<std::string>& fingerprints) {
@@ -269,7 +266,7 @@ std::string environment_json(const std::vector<std::string>& fingerprints) {
     listed.push_back(std::move(rank));
   }
   const Json all{{"same_on_all_ranks", same}, {"differences", differences}, {"ranks", listed}};
-  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return all.dump(2) + "\n";
 }
 
 std::string with_gpu_health(machine::World& world, const machine::GpuReading& before,
@@ -283,10 +280,10 @@ std::string with_gpu_health(machine::World& world, const machine::GpuReading& be
   for (const std::string& text : all)
     if (Json rank = Json::parse(text); !rank["before"].empty() || !rank["after"].empty())
       launch.push_back(std::move(rank));
-  Json json = Json::parse(environment, nullptr, false);
+  Json json = Json::parse_or_null(environment);
   if (launch.empty() || !json.is_object()) return {};
   json["gpu_health"].push_back(std::move(launch));
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(2) + "\n";
 }
 
 std::string gather_environment(machine::World& world, const OptionTexts& options,

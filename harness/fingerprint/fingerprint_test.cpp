@@ -5,15 +5,12 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "harness/fingerprint/build_info.h"
+#include "harness/json/json.h"
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::json;
-
 TEST(Redaction, KeepsOnlyVariablesThatConfigureTheSoftware) {
   const char* const environment[] = {"NCCL_ALGO=Ring",
                                      "HOME=/home/me",
@@ -92,8 +89,8 @@ TEST(Fingerprint, CoversRanksInThisProcess) {
   EXPECT_EQ(json["ranks"][1]["rank"], 1);
   const Json& same = json["same_on_all_ranks"];
   EXPECT_FALSE(same["host"].get<std::string>().empty());
-  EXPECT_GE(same["hardware"]["hardware_threads"], same["hardware"]["cores"]);
-  EXPECT_GT(same["hardware"]["memory_bytes"], 0);
+  EXPECT_GE(same["hardware"]["hardware_threads"].get<int>(), same["hardware"]["cores"].get<int>());
+  EXPECT_GT(same["hardware"]["memory_bytes"].get<double>(), 0);
   EXPECT_FALSE(same["hardware"]["device"].get<std::string>().empty());
   EXPECT_TRUE(std::filesystem::exists(same["software"]["mpi"]["library"].get<std::string>()));
   EXPECT_FALSE(same["software"]["mpi"]["version"].get<std::string>().empty());

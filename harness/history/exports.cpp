@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <ctime>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "harness/json/json.h"
 #include "harness/measure/statistics.h"
 #include "harness/record/record_json.h"
 #include "harness/unit/sweep.h"
@@ -15,8 +15,6 @@
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::ordered_json;
 const std::vector<std::string> formats{"google_benchmark", "bencher", "otava", "prometheus"};
 
 struct Row {
@@ -24,7 +22,7 @@ struct Row {
   std::map<std::string, CaseTime> cases;
 };
 
-std::string text(const Json& json) { return dumped(json, 1) + "\n"; }
+std::string text(const Json& json) { return json.dump(1) + "\n"; }
 
 std::string field(const StoredRun& run, const char* name) {
   const auto found = run.fields.find(name);

@@ -3,12 +3,12 @@
 
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "harness/history/exports.h"
 #include "harness/history/store.h"
 #include "harness/history/track.h"
+#include "harness/json/json.h"
 #include "harness/testing/example_runs.h"
 
 namespace harness {
@@ -167,7 +167,7 @@ class Exports : public testing::Test {
 };
 
 TEST_F(Exports, ForGoogleBenchmark) {
-  const auto json = nlohmann::json::parse(text("google_benchmark"));
+  const auto json = Json::parse(text("google_benchmark"));
   EXPECT_EQ(json["context"]["date"], "2026-11-03T10:00:00+00:00");
   ASSERT_EQ(json["benchmarks"].size(), 5u);  // 2 and 3 repetitions, only passed cases
   const auto& last = json["benchmarks"][4];
@@ -179,7 +179,7 @@ TEST_F(Exports, ForGoogleBenchmark) {
 }
 
 TEST_F(Exports, ForBencher) {
-  const auto json = nlohmann::json::parse(text("bencher"));
+  const auto json = Json::parse(text("bencher"));
   ASSERT_EQ(json.size(), 2u);
   const auto& latency = json.at(eight_).at("latency");
   EXPECT_DOUBLE_EQ(latency.at("value").get<double>(), 2000);

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <sqlite3.h>
 
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "harness/json/json.h"
 #include "harness/measure/statistics.h"
 #include "harness/record/summary.h"
 #include "harness/unit/sweep.h"
@@ -144,8 +144,7 @@ bool History::add(const Launch& launch) {
               "INSERT OR IGNORE INTO run(digest, date, path, commit_id, fields)"
               " VALUES(?, ?, ?, ?, ?)",
               digest_of(launch), launch.date, launch.path,
-              commit == launch.fields.end() ? "" : commit->second,
-              nlohmann::json(launch.fields).dump())
+              commit == launch.fields.end() ? "" : commit->second, Json(launch.fields).dump())
         .step();
     const bool is_new = sqlite3_changes(database_) > 0;
     const std::int64_t id = sqlite3_last_insert_rowid(database_);
@@ -186,7 +185,7 @@ std::vector<StoredRun> History::runs() const {
     run.date = rows.text(1);
     run.path = rows.text(2);
     run.commit = rows.text(3);
-    const auto fields = nlohmann::json::parse(rows.text(4), nullptr, false);
+    const auto fields = Json::parse_or_null(rows.text(4));
     if (!fields.is_object()) throw UsageError(fmt::format("{}: run {} is damaged", file_, run.id));
     for (const auto& [field, value] : fields.items())
       run.fields[field] = value.is_string() ? value.get<std::string>() : value.dump();

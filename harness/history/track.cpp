@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "harness/json/json.h"
 #include "harness/measure/statistics.h"
 #include "harness/record/record_json.h"
 #include "harness/record/summary.h"
@@ -127,7 +127,6 @@ std::string text(const Track& track) {
 }
 
 std::string json(const std::vector<Track>& tracks) {
-  using Json = nlohmann::ordered_json;
   Json all{{"schema", "shardmark-history/1"}, {"tracks", Json::array()}};
   for (const Track& track : tracks) {
     Json runs = Json::array();
@@ -145,7 +144,7 @@ std::string json(const std::vector<Track>& tracks) {
     }
     all["tracks"].push_back({{"name", track.name}, {"runs", runs}});
   }
-  return dumped(all, 1) + "\n";
+  return all.dump(1) + "\n";
 }
 
 }  // namespace harness

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "harness/fingerprint/build_info.h"
+#include "harness/json/json.h"
 #include "harness/record/record_json.h"
 
 namespace harness {
@@ -24,18 +24,17 @@ std::string now_rfc3339() {
 
 }  // namespace
 
-nlohmann::ordered_json machine_context(std::string_view schema) {
+Json machine_context(std::string_view schema) {
   const benchmark::CPUInfo& cpu = benchmark::CPUInfo::Get();
   std::error_code ignored;
-  nlohmann::ordered_json json{
-      {"date", now_rfc3339()},
-      {"host_name", benchmark::SystemInfo::Get().name},
-      {"executable", std::filesystem::read_symlink("/proc/self/exe", ignored).string()},
-      {"num_cpus", cpu.num_cpus},
-      {"mhz_per_cpu", std::lround(cpu.cycles_per_second / 1e6)}};
+  Json json{{"date", now_rfc3339()},
+            {"host_name", benchmark::SystemInfo::Get().name},
+            {"executable", std::filesystem::read_symlink("/proc/self/exe", ignored).string()},
+            {"num_cpus", cpu.num_cpus},
+            {"mhz_per_cpu", std::lround(cpu.cycles_per_second / 1e6)}};
   if (cpu.scaling != benchmark::CPUInfo::UNKNOWN)
     json["cpu_scaling_enabled"] = cpu.scaling == benchmark::CPUInfo::ENABLED;
-  auto& caches = json["caches"] = nlohmann::ordered_json::array();
+  auto& caches = json["caches"] = Json::array();
   for (const auto& cache : cpu.caches)
     caches.push_back({{"type", cache.type},
                       {"level", cache.level},

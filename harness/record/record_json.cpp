@@ -3,29 +3,26 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "harness/json/json.h"
 #include "harness/record/counters.h"
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
 void put(Json& object, std::string_view key, double value) {
   if (!std::isfinite(value)) return;
   // Writes counts and sizes as integers. Above 2^53 doubles are not exact.
   if (value == std::floor(value) && std::abs(value) < 9007199254740992.0 &&
       !(value == 0 && std::signbit(value)))
-    object[std::string(key)] = static_cast<std::int64_t>(value);
+    object[key] = static_cast<std::int64_t>(value);
   else
-    object[std::string(key)] = value;
+    object[key] = value;
 }
 
 template <class T>
 void put(Json& object, std::string_view key, const T& value) {
-  object[std::string(key)] = value;
+  object[key] = value;
 }
 
 template <class T>
@@ -158,8 +155,7 @@ Json memory_map_json(const MemoryMap& map) {
 MemoryMap read_memory_map(const Json& json) {
   MemoryMap map;
   read(json, map_fields, map);
-  if (const auto failed = json.find("failed"); failed != json.end())
-    read(*failed, failed_fields, map);
+  if (const Json* const failed = json.find("failed")) read(*failed, failed_fields, map);
   read_list(json, "blocks", block_fields, map.blocks);
   return map;
 }
@@ -191,18 +187,14 @@ LinkMatrix read_link_matrix(const Json& json) {
 
 }  // namespace
 
-std::string dumped(const nlohmann::ordered_json& json, int indent) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-nlohmann::ordered_json failure_json(const machine::Failure& failure) {
+Json failure_json(const machine::Failure& failure) {
   Json json{{"kind", name(failure.kind)}};
   for (const auto& [key, field] : failure_fields)
     if (failure.*field != machine::Failure{}.*field) json[key] = failure.*field;
   return json;
 }
 
-machine::Failure read_failure(const nlohmann::ordered_json& json) {
+machine::Failure read_failure(const Json& json) {
   machine::Failure failure;
   failure.kind = machine::parse_failure_kind(json.at("kind").get<std::string>());
   for (const auto& [key, field] : failure_fields) failure.*field = json.value(key, failure.*field);
@@ -271,23 +263,22 @@ std::string record_json(const Record& record, const Place& place) {
   if (record.link_matrix.ranks() > 0) json["link_matrix"] = link_matrix_json(record.link_matrix);
   for (const MemoryMap& map : record.memory_maps)
     json["memory_maps"].push_back(memory_map_json(map));
-  return dumped(json);
+  return json.dump();
 }
 
-Record read_record(const nlohmann::ordered_json& json) {
+Record read_record(const Json& json) {
   Record record;
   record.name = json.at("name").get<std::string>();
   record.unit = json.at("unit").get<std::string>();
   for (const auto& [axis, value] : json.at("case").items())
     record.axes.emplace_back(axis, value.get<std::string>());
   record.slice = json.value("slice", "");
-  if (const auto traits = json.find("traits"); traits != json.end())
+  if (const Json* const traits = json.find("traits"))
     read(*traits, traits_fields, record.traits.emplace());
   record.repetition = json.value("repetition_index", 0);
   record.verdict = parse_ruling(json.at("verdict").get<std::string>());
   record.reason = json.value("reason", "");
-  if (const auto failure = json.find("failure"); failure != json.end())
-    record.failure = read_failure(*failure);
+  if (const Json* const failure = json.find("failure")) record.failure = read_failure(*failure);
   if (const std::string unit = json.value("time_unit", "ns"); unit != "ns")
     throw std::runtime_error(fmt::format("time_unit is \"{}\"; expected ns", unit));
   record.seconds = json.at("real_time").get<double>() * 1e-9;
@@ -309,18 +300,18 @@ Record read_record(const nlohmann::ordered_json& json) {
          one.value("reference", "") == name(Reference::shared) ? Reference::shared
                                                                : Reference::independent,
          one.value("rank", -1)});
-  if (const auto quantiles = json.find("quantiles_s"); quantiles != json.end()) {
+  if (const Json* const quantiles = json.find("quantiles_s")) {
     read(*quantiles, quantile_fields, record.quantiles);
     record.quantiles.median = record.seconds;
   }
   read_list(json, "memory", category_fields, record.memory);
   read_list(json, "breakdown_s", part_fields, record.breakdown);
-  if (const auto breakdown = json.find("step_breakdown"); breakdown != json.end())
+  if (const Json* const breakdown = json.find("step_breakdown"))
     read(*breakdown, step_fields, record.step_breakdown);
   read_list(json, "timeline", span_fields, record.timeline);
   for (const auto& loss : json.value("losses", Json::array()))
     record.losses.push_back(loss.get<double>());
-  if (const auto matrix = json.find("link_matrix"); matrix != json.end())
+  if (const Json* const matrix = json.find("link_matrix"))
     record.link_matrix = read_link_matrix(*matrix);
   for (const auto& one : json.value("memory_maps", Json::array()))
     record.memory_maps.push_back(read_memory_map(one));

@@ -2,10 +2,10 @@
 // One record as one JSON object and back.
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
+#include "harness/json/json.h"
 #include "harness/record/record.h"
 
 namespace harness {
@@ -20,20 +20,17 @@ struct Place {
 // An object of the array `benchmarks`, on one line.
 std::string record_json(const Record& record, const Place& place);
 
-// Text of JSON, on one line unless indented, with invalid UTF-8 replaced.
-std::string dumped(const nlohmann::ordered_json& json, int indent = -1);
-
 // A record without its samples. Throws std::exception with the key that is missing or of another
 // type.
-Record read_record(const nlohmann::ordered_json& json);
+Record read_record(const Json& json);
 
 // An object with kind and, if known, rank, peer, sample and summed_ranks. The text is the reason of
 // the record or the run. read_failure throws like read_record.
-nlohmann::ordered_json failure_json(const machine::Failure& failure);
-machine::Failure read_failure(const nlohmann::ordered_json& json);
+Json failure_json(const machine::Failure& failure);
+machine::Failure read_failure(const Json& json);
 
 // Returns the context's keys from "date" to "shardmark_version": the machine and the program, in
 // the form of Google Benchmark's `context`.
-nlohmann::ordered_json machine_context(std::string_view schema);
+Json machine_context(std::string_view schema);
 
 }  // namespace harness

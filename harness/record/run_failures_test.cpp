@@ -4,8 +4,8 @@
 
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
 #include "harness/record/run_json.h"
 #include "harness/testing/example_records.h"
 #include "harness/testing/test_folder.h"
@@ -16,9 +16,7 @@ namespace {
 
 class RunFailures : public testing::Test {
  protected:
-  nlohmann::ordered_json json() const {
-    return nlohmann::ordered_json::parse(read_bytes(directory_ + "/run.json"));
-  }
+  Json json() const { return Json::parse(read_bytes(directory_ + "/run.json")); }
 
   TestFolder folder_;
   const std::string directory_ = folder_.path("run");
@@ -43,10 +41,9 @@ TEST_F(RunFailures, AFailureKeepsItsFields) {
     writer.add(example_record(3));
   }
   EXPECT_EQ(json()["benchmarks"][0]["failure"],
-            nlohmann::ordered_json::parse(
+            Json::parse(
                 R"({"kind": "disk_full", "rank": 3, "peer": 1, "sample": 17, "summed_ranks": 2})"));
-  EXPECT_EQ(json()["benchmarks"][1]["failure"],
-            nlohmann::ordered_json::parse(R"({"kind": "exception"})"));
+  EXPECT_EQ(json()["benchmarks"][1]["failure"], Json::parse(R"({"kind": "exception"})"));
   const RunFile run = read_run(directory_);
   EXPECT_EQ(run.records[0].failure, record.failure);
   EXPECT_EQ(run.records[0].oracles[0].rank, record.oracles[0].rank);

@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
 #include "harness/record/record_json.h"
 #include "harness/record/running_case.h"
 #include "machine/base/disk_fault.h"
@@ -24,7 +24,6 @@ namespace harness {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 constexpr std::string_view schema_family = "shardmark-run/";
 constexpr std::string_view schema = "shardmark-run/2";
 // An older schema that is also read. It has only the texts of failures.
@@ -116,7 +115,7 @@ Json context_json(const std::string& constant, const RunContext& context) {
 std::string run_text(const Json& context, const auto& records) {
   std::vector<std::string> lines;
   for (const auto& [key, value] : context.items())
-    lines.push_back(fmt::format("    {}: {}", dumped(key), dumped(value)));
+    lines.push_back(fmt::format("    {}: {}", Json(key).dump(), value.dump()));
   return fmt::format("{{\n  \"context\": {{\n{}\n  }},\n  \"benchmarks\": [{}{}\n  ]\n}}\n",
                      fmt::join(lines, ",\n"), records.empty() ? "" : "\n    ",
                      fmt::join(records, ",\n    "));
@@ -145,15 +144,13 @@ Json parse(const std::string& path) {
     throw machine::UsageError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   const std::string text = file_text(path);
   try {
-    return Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
-      if (depth > deepest)
-        throw machine::UsageError(
-            fmt::format("{} is nested more than {} levels deep", path, deepest));
-      return true;
-    });
-  } catch (const Json::out_of_range&) {
-    throw machine::UsageError(fmt::format("{} contains a number that is too large", path));
-  } catch (const Json::parse_error& error) {
+    return Json::parse(text, deepest);
+  } catch (const JsonError& error) {
+    if (error.kind == JsonError::Kind::too_deep)
+      throw machine::UsageError(
+          fmt::format("{} is nested more than {} levels deep", path, deepest));
+    if (error.kind == JsonError::Kind::number_too_large)
+      throw machine::UsageError(fmt::format("{} contains a number that is too large", path));
     const auto before =
         text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
     const auto line = 1 + std::count(text.begin(), before, '\n');
@@ -237,7 +234,7 @@ RunWriter::RunWriter(RunContext context, const std::string& directory, bool cont
     : directory_(directory),
       disk_(disk),
       context_(std::move(context)),
-      constant_context_(dumped(machine_context(schema))) {
+      constant_context_(machine_context(schema).dump()) {
   make_directory(directory_);
   const std::string samples = directory_ + "/samples.bin";
   int& file = samples_file_.descriptor;
@@ -267,14 +264,14 @@ void RunWriter::take_up() {
   Json constant = context_of(json, path);
   for (const char* key : changing) constant.erase(key);
   constant["schema"] = schema;
-  constant_context_ = dumped(constant);
+  constant_context_ = constant.dump();
   const Json& entries = json["benchmarks"];
   const std::size_t count = finished_entries(json);
   for (std::size_t i = 0; i < count; ++i) {
     const Json& entry = entries[i];
     const auto name = entry.at("name").get<std::string>();
     place(entry.at("unit").get<std::string>(), name);
-    entries_.push_back({name, dumped(entry)});
+    entries_.push_back({name, entry.dump()});
     repetitions(name, entry.value("repetition_index", 0));
     if (entry.contains("samples_offset"))
       samples_bytes_ =
@@ -373,9 +370,9 @@ RunFile read(const std::string& given, bool with_samples) {
                    context.value("injected", std::vector<std::string>()),
                    {},
                    {}};
-    if (const auto failure = context.find("failure"); failure != context.end())
+    if (const Json* const failure = context.find("failure"))
       run.context.failure = read_failure(*failure);
-    if (const auto gpus = context.find("gpus"); gpus != context.end())
+    if (const Json* const gpus = context.find("gpus"))
       run.context.gpus = {gpus->at("seen").get<int>(), gpus->at("tested").get<int>(),
                           gpus->at("virtual").get<bool>()};
     const Json rates = context.value("rates", Json::object());
@@ -434,11 +431,11 @@ void mark_aborted(const std::string& directory, const machine::Failure& failure,
   Json& entries = json["benchmarks"];
   if (!entries.empty() && entries.back().value("name", "") == failing.name &&
       entries.back().value("verdict", "") == "fail")
-    entries.erase(entries.size() - 1);
+    entries.pop_back();
   std::vector<std::string> records;
   int family = 0, instance = 0;
   for (const auto& entry : entries) {
-    records.push_back(dumped(entry));
+    records.push_back(entry.dump());
     const int its_family = entry.value("family_index", 0);
     if (entry.value("unit", "") == failing.unit) {
       family = its_family;

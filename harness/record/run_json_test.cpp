@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
 #include "harness/testing/example_records.h"
 #include "harness/testing/test_folder.h"
 #include "harness/unit/sweep.h"
@@ -29,7 +29,7 @@ class RunJson : public testing::Test {
   std::string text(const std::string& name = "run.json") const {
     return read_bytes(directory_ + "/" + name);
   }
-  nlohmann::ordered_json json() const { return nlohmann::ordered_json::parse(text()); }
+  Json json() const { return Json::parse(text()); }
   void put(const std::string& contents) const {
     std::ofstream(directory_ + "/run.json") << contents;
   }
@@ -344,13 +344,13 @@ TEST_F(RunJson, AContinuedRunEqualsAnUninterruptedOne) {
   };
   for (const char* file : {"/samples.bin", "/trace.json"})
     EXPECT_EQ(read(directory_ + file), read(whole + file)) << file;
-  auto one = json(), other = nlohmann::ordered_json::parse(read(whole + "/run.json"));
+  auto one = json(), other = Json::parse(read(whole + "/run.json"));
   EXPECT_EQ(one["context"]["resumed"].size(), 1u);
   one["context"].erase("resumed");
   for (auto* times : {&one, &other})
     for (const char* key : {"date", "load_avg"}) (*times)["context"].erase(key);
   EXPECT_EQ(one.dump(1), other.dump(1));
-  EXPECT_EQ(nlohmann::json::parse(read(whole + "/trace.json"))["traceEvents"].size(),
+  EXPECT_EQ(Json::parse(read(whole + "/trace.json"))["traceEvents"].size(),
             6u * 3 + 4);  // plus names
 }
 
@@ -410,7 +410,7 @@ TEST_F(RunJson, LocatesErrorsInForeignAndTruncatedFiles) {
   put(R"([1, 2])");
   EXPECT_NE(message_of([&] { read_run(path); }).find("is not a run"), std::string::npos);
 
-  auto broken = nlohmann::ordered_json::parse(whole);
+  auto broken = Json::parse(whole);
   broken["benchmarks"][1]["verdict"] = "maybe";
   put(broken.dump());
   EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[1]: verdict is \"maybe\""),
@@ -419,7 +419,7 @@ TEST_F(RunJson, LocatesErrorsInForeignAndTruncatedFiles) {
   put(broken.dump());
   EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[1]: "), std::string::npos);
 
-  broken = nlohmann::ordered_json::parse(whole);
+  broken = Json::parse(whole);
   broken["benchmarks"][0]["link_matrix"]["slow_pairs"][0]["to"] = 3;
   put(broken.dump());
   EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[0]: a slow pair has rank 3 of 3"),

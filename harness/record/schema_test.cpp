@@ -5,19 +5,16 @@
 
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 
+#include "harness/json/json.h"
 #include "harness/record/run_json.h"
 #include "harness/testing/example_records.h"
 #include "harness/testing/test_folder.h"
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::json;
-
 bool has_type(const Json& value, const std::string& type) {
   if (type == "object") return value.is_object();
   if (type == "array") return value.is_array();
@@ -59,7 +56,7 @@ class Checker {
           schema["$ref"].get<std::string>().substr(std::string("#/$defs/").size());
       return check(value, root_["$defs"].at(name), where);
     }
-    if (schema.contains("type") && !has_type(value, schema["type"]))
+    if (schema.contains("type") && !has_type(value, schema["type"].text()))
       return wrong(where, "is no " + schema["type"].get<std::string>());
     if (schema.contains("const") && value != schema["const"]) wrong(where, "is " + value.dump());
     if (schema.contains("enum") && std::ranges::find(schema["enum"], value) == schema["enum"].end())
@@ -78,7 +75,7 @@ class Checker {
 
   void check_object(const Json& value, const Json& schema, const std::string& where) {
     for (const auto& key : schema.value("required", Json::array()))
-      if (!value.contains(key)) wrong(where, "lacks " + key.get<std::string>());
+      if (!value.contains(key.text())) wrong(where, "lacks " + key.text());
     const Json properties = schema.value("properties", Json::object());
     for (const auto& [key, member] : value.items()) {
       if (schema.contains("propertyNames"))
@@ -98,7 +95,7 @@ class Checker {
   std::vector<std::string> errors_;
 };
 
-Json load(const std::string& path) { return Json::parse(std::ifstream(path)); }
+Json load(const std::string& path) { return Json::parse(file_text(path)); }
 
 class Schema : public testing::Test {
  protected:

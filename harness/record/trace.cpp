@@ -11,18 +11,15 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "harness/json/json.h"
 #include "harness/record/record_json.h"
 #include "harness/record/run_json.h"
 #include "machine/base/error.h"
 
 namespace harness {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
 constexpr std::string_view begin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
                            end = "\n]}\n";
 constexpr std::string_view first_key = "{\"case\":";  // of a line; viewers ignore it
@@ -30,7 +27,7 @@ constexpr int cases = 1;          // the thread; those of a rank begin at (rank 
 constexpr int most_lanes = 1000;  // viewers put threads in the order of their numbers
 constexpr std::int64_t gap_ns = 1'000'000;  // between two cases
 
-std::int64_t ns_of(const nlohmann::json& us) { return std::llround(1000 * us.get<double>()); }
+std::int64_t ns_of(const Json& us) { return std::llround(1000 * us.get<double>()); }
 
 }  // namespace
 
@@ -40,7 +37,7 @@ std::string TraceWriter::events(std::size_t number, const Record& record, Writte
   const auto line = [&](int thread, const Json& rest) {
     Json event{{"case", number}, {"pid", 1}, {"tid", thread}};
     event.update(rest);
-    text += (text.empty() ? "" : ",\n") + dumped(event);
+    text += (text.empty() ? "" : ",\n") + event.dump();
   };
   const auto call = [&](int thread, std::string_view what, const std::string& name) {
     line(thread, {{"ph", "M"}, {"name", fmt::format("{}_name", what)}, {"args", {{"name", name}}}});
@@ -85,8 +82,8 @@ TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
     if (!line.starts_with(first_key) || !line.ends_with('}')) continue;
     if (std::strtoull(line.c_str() + first_key.size(), nullptr, 10) >= kept) continue;
     try {
-      written_.keep(nlohmann::json::parse(line));
-    } catch (const nlohmann::json::exception&) {
+      written_.keep(Json::parse(line));
+    } catch (const JsonError&) {
       continue;  // not an event of this program
     }
     text += (text.empty() ? std::string(begin) : std::string(",\n")) + line;
@@ -99,13 +96,13 @@ TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
     write_file(path_, text + std::string(end));
 }
 
-void TraceWriter::Written::keep(const nlohmann::json& event) {
-  const int thread = event.at("tid");
-  if (event.at("ph") == "X")
+void TraceWriter::Written::keep(const Json& event) {
+  const int thread = event.at("tid").get<int>();
+  if (event.at("ph").text() == "X")
     end_ns = std::max(end_ns, ns_of(event.at("ts")) + ns_of(event.at("dur")));
-  if (event.at("name") != "thread_name") return;
+  if (event.at("name").text() != "thread_name") return;
   named.insert(thread);
-  const std::string name = event.at("args").at("name");
+  const std::string& name = event.at("args").at("name").text();
   if (thread != cases) lanes[name.substr(name.find(", ") + 2)] = thread % most_lanes;
 }
 

@@ -8,10 +8,10 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 
+#include "harness/json/json.h"
 #include "harness/record/record.h"
 
 namespace harness {
@@ -32,7 +32,7 @@ class TraceWriter {
     std::int64_t end_ns = 0;  // of the last case
     std::map<std::string, int> lanes;
     std::set<int> named;  // threads
-    void keep(const nlohmann::json& event);
+    void keep(const Json& event);
   };
   // The case's events, one per line, without a trailing comma.
   static std::string events(std::size_t number, const Record& record, Written& written);

@@ -4,19 +4,19 @@
 
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "harness/json/json.h"
 #include "harness/testing/example_runs.h"
 
 namespace harness {
 namespace {
 
-std::vector<nlohmann::json> events(const RunFolder& folder) {
-  return nlohmann::json::parse(folder.text("trace.json")).at("traceEvents");
+std::vector<Json> events(const RunFolder& folder) {
+  return Json::parse(folder.text("trace.json")).at("traceEvents").get<std::vector<Json>>();
 }
 
 Record traced(const std::string& name, std::vector<Span> spans) {
@@ -28,15 +28,16 @@ Record traced(const std::string& name, std::vector<Span> spans) {
 
 // Rows of a trace viewer by name, with their spans in microseconds.
 using Rows = std::map<std::string, std::vector<std::tuple<std::string, double, double>>>;
-Rows rows(const std::vector<nlohmann::json>& events) {
+Rows rows(const std::vector<Json>& events) {
   std::map<int, std::string> names;
   for (const auto& event : events)
-    if (event.at("name") == "thread_name") names[event.at("tid")] = event.at("args").at("name");
+    if (event.at("name") == "thread_name")
+      names[event.at("tid").get<int>()] = event.at("args").at("name").text();
   Rows rows;
   for (const auto& event : events)
     if (event.at("ph") == "X")
-      rows[names.at(event.at("tid"))].emplace_back(event.at("name"), event.at("ts"),
-                                                   event.at("dur"));
+      rows[names.at(event.at("tid").get<int>())].emplace_back(
+          event.at("name").text(), event.at("ts").get<double>(), event.at("dur").get<double>());
   return rows;
 }
 
@@ -62,7 +63,8 @@ TEST(Trace, HasARowPerRankAndLaneAndCasesInSequence) {
   std::map<int, std::string> by_number;
   for (const auto& event : events(folder))
     if (event.at("name") == "thread_name") {
-      EXPECT_TRUE(by_number.emplace(event.at("tid"), event.at("args").at("name")).second);
+      EXPECT_TRUE(
+          by_number.emplace(event.at("tid").get<int>(), event.at("args").at("name").text()).second);
     }
   for (const auto& [number, name] : by_number) names.push_back(name);
   EXPECT_EQ(names, (std::vector<std::string>{"case", "rank 0, compute", "rank 0, progress",

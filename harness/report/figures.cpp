@@ -11,9 +11,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "harness/json/json.h"
 #include "harness/record/run_json.h"
 #include "harness/record/summary.h"
 #include "machine/base/clock.h"
@@ -99,17 +99,17 @@ bool is_file_name(const std::string& name) {
 
 std::vector<Figure> listed(const fs::path& folder) {
   std::vector<Figure> figures;
-  const auto listing = nlohmann::json::parse(file_text(folder / "figures.json"), nullptr, false);
+  const auto listing = Json::parse_or_null(file_text(folder / "figures.json"));
   if (!listing.is_array()) return figures;
   for (const auto& one : listing) {
     if (!one.is_object()) continue;
     const auto text = [&one](const char* key) {
-      const auto found = one.find(key);
-      return found != one.end() && found->is_string() ? found->get<std::string>() : std::string();
+      const Json* const found = one.find(key);
+      return found != nullptr && found->is_string() ? found->get<std::string>() : std::string();
     };
     const auto number = [&one](const char* key) {
-      const auto found = one.find(key);
-      return found != one.end() && found->is_number() ? found->get<double>() : 0.0;
+      const Json* const found = one.find(key);
+      return found != nullptr && found->is_number() ? found->get<double>() : 0.0;
     };
     if (is_file_name(text("name")))
       figures.push_back({text("name"), text("kind"), text("about"), text("group"), text("title"),

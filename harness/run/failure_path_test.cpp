@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "harness/diagnose/health.h"
+#include "harness/json/json.h"
 #include "harness/record/run_json.h"
 #include "harness/run/run.h"
 #include "harness/testing/test_folder.h"
@@ -53,7 +52,7 @@ struct Failing {
 
 struct Path {
   Record record;
-  nlohmann::json drain;
+  Json drain;
 };
 
 Path path_of(const std::string& where) {
@@ -75,7 +74,7 @@ Path path_of(const std::string& where) {
     EXPECT_EQ(run(world, cases, options, progress), case_failed);
   });
   return {read_run(folder.path("run")).records.at(0),
-          nlohmann::json::parse(health_json(health_of(folder.path("run"))))["drain"]};
+          Json::parse(health_json(health_of(folder.path("run"))))["drain"]};
 }
 
 TEST(FailurePath, FromTheCheckOfASample) {

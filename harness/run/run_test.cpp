@@ -8,8 +8,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
+#include "harness/record/run_json.h"
 #include "harness/testing/pretended_gpu.h"
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
@@ -473,9 +474,8 @@ TEST(Run, WritesGoogleBenchmarkFilesAndOutput) {
   const Outcome outcome =
       launch(2, {{"fault", "none,numerics"}, {"ranks", "2"}},
              {"--benchmark_out=" + path, "--benchmark_format=json", "--benchmark_time_unit=us"});
-  const auto printed = nlohmann::json::parse(testing::internal::GetCapturedStdout());
-  std::ifstream file(path);
-  const auto written = nlohmann::json::parse(file);
+  const auto printed = Json::parse(testing::internal::GetCapturedStdout());
+  const auto written = Json::parse(file_text(path));
   std::remove(path.c_str());
   EXPECT_EQ(printed["benchmarks"].size(), 2u);
   const auto& passed = written["benchmarks"][0];
@@ -486,7 +486,7 @@ TEST(Run, WritesGoogleBenchmarkFilesAndOutput) {
   EXPECT_EQ(passed["wire_bytes_measured"], 128);
   const auto& failed = written["benchmarks"][1];
   EXPECT_EQ(failed["error_occurred"], true);
-  EXPECT_TRUE(has(failed["error_message"], "fail: numerics: rank 1"));
+  EXPECT_TRUE(has(failed["error_message"].text(), "fail: numerics: rank 1"));
 }
 
 }  // namespace

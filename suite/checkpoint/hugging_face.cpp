@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
 #include "suite/checkpoint/training_checkpoint.h"
 #include "suite/files/safetensors.h"
 #include "suite/trainer/gpt2_tensors.h"
@@ -18,8 +18,8 @@
 namespace suite {
 namespace {
 
+using harness::Json;
 using machine::Dtype;
-using nlohmann::json;
 
 std::uint64_t extent(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 
@@ -183,7 +183,7 @@ std::vector<HuggingFaceTensor> hugging_face_tensors(const TrainingConfig::Model&
 
 std::string hugging_face_config(const TrainingConfig::Model& given, Dtype dtype) {
   const TrainingConfig::Model model = unpadded(given);
-  json config;
+  Json config;
   if (is_llama(model)) {
     config = {{"architectures", {"LlamaForCausalLM"}},
               {"model_type", "llama"},
@@ -223,18 +223,17 @@ TrainingConfig::Model read_hugging_face_config(const std::string& path) {
   const MappedFile file(path);
   TrainingConfig::Model model;
   try {
-    const auto bytes = file.bytes(0, file.size());
-    const auto* const begin = reinterpret_cast<const char*>(bytes.data());
-    const json config = json::parse(begin, begin + bytes.size());
+    const Json config = Json::parse(file.text());
     const std::string type = config.at("model_type").get<std::string>();
     const auto number = [&](const char* key) {
-      const json& value = config.at(key);
-      if (!value.is_number_integer() || value < 1 || value > 1 << 30)
+      const Json& value = config.at(key);
+      if (!value.is_number_integer() || value.get<std::int64_t>() < 1 ||
+          value.get<std::int64_t>() > 1 << 30)
         throw FileError("{}: {} is {}; expected a number from 1", path, key, value.dump());
       return value.get<int>();
     };
-    const auto expect = [&](const char* key, const json& wanted) {
-      if (const json value = config.value(key, wanted); value != wanted)
+    const auto expect = [&](const char* key, const Json& wanted) {
+      if (const Json value = config.value(key, wanted); value != wanted)
         throw FileError("{}: {} is {}; expected {}", path, key, value.dump(), wanted.dump());
     };
     model.vocabulary = model.tokens = number("vocab_size");
@@ -272,7 +271,7 @@ TrainingConfig::Model read_hugging_face_config(const std::string& path) {
       throw FileError("{}: model_type is '{}'; expected gpt2 or llama", path, type);
     }
     model.validate();
-  } catch (const json::exception& error) {
+  } catch (const harness::JsonError& error) {
     throw FileError("{}: {}", path, error.what());
   } catch (const std::invalid_argument& error) {
     throw FileError("{}: {}", path, error.what());

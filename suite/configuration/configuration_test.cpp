@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "harness/json/json.h"
 #include "suite/configuration/resolve.h"
 #include "suite/testing/file_case.h"
 
@@ -143,7 +143,7 @@ TEST_F(Configuration, KeysThatDeepSpeedIgnoresAreReported) {
   expect_words(warnings, {"has no effect here", "activation_checkpointing.enable",
                           "activation_checkpointing.checkpoint_granularity", "'float16'"});
   expect_words(text(run), {"activation_checkpointing.enable"});
-  EXPECT_EQ(nlohmann::json::parse(json(run)).at("warnings").size(), run.warnings.size());
+  EXPECT_EQ(harness::Json::parse(json(run)).at("warnings").size(), run.warnings.size());
 
   expect_words(fmt::format("{}", fmt::join(resolve(tensor).warnings, " ")),
                {"pipeline_parallel.enabled", "DeepSpeed has no such key", "pipeline.stages"});
@@ -391,7 +391,7 @@ TEST_F(Configuration, CurrentAndFormerDefaultsOfDeepSpeed) {
   EXPECT_EQ(value("fp16.initial_scale_power"), "16");
   EXPECT_TRUE(run.config.zero.overlaps());
   expect_words(text(run), {"gradient_clipping", "by DeepSpeed's version", "ds_config.json"});
-  const auto parsed = nlohmann::json::parse(json(run));
+  const auto parsed = harness::Json::parse(json(run));
   EXPECT_EQ(parsed.at("keys").at("gradient_clipping").at("value"), 1);
   EXPECT_EQ(parsed.at("keys").at("optimizer.type").at("value"), "adamw");
   EXPECT_TRUE(parsed.at("keys").at("zero_optimization.overlap_comm").at("value").is_null());

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
 #include "suite/configuration/resolve.h"
 #include "suite/files/mapped_file.h"
 
@@ -42,13 +42,12 @@ std::string text(const Resolved& resolved) {
 }
 
 std::string json(const Resolved& resolved) {
-  nlohmann::ordered_json keys = nlohmann::ordered_json::object(), ignored = keys;
+  harness::Json keys = harness::Json::object(), ignored = keys;
   for (const Entry& entry : resolved.entries) {
-    nlohmann::ordered_json& one = keys[entry.key];
+    harness::Json& one = keys[entry.key];
     // Numbers and truth values are not strings.
     if (entry.value != "none")
-      one["value"] = entry.is_text ? nlohmann::ordered_json(entry.value)
-                                   : nlohmann::ordered_json::parse(entry.value);
+      one["value"] = entry.is_text ? harness::Json(entry.value) : harness::Json::parse(entry.value);
     else
       one["value"] = nullptr;
     one["origin"] = entry.origin;
@@ -56,9 +55,8 @@ std::string json(const Resolved& resolved) {
   }
   for (const Ignored& one : resolved.ignored)
     ignored[one.key] = {{"value", one.value}, {"origin", one.origin}, {"why", one.why}};
-  return nlohmann::ordered_json{
-      {"keys", keys}, {"ignored", ignored}, {"warnings", resolved.warnings}}
-      .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return harness::Json{{"keys", keys}, {"ignored", ignored}, {"warnings", resolved.warnings}}.dump(
+      2);
 }
 
 }  // namespace suite::configuration

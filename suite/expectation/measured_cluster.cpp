@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "harness/json/json.h"
 #include "harness/measure/statistics.h"
 #include "suite/expectation/least_squares.h"
 #include "suite/expectation/record_values.h"
@@ -362,19 +362,18 @@ class Measuring {
 MeasuredMachine machine_of(const std::string& run_directory) {
   const std::string path = run_directory + "/environment.json";
   try {
-    const auto all = nlohmann::json::parse(harness::file_text(path));
-    const auto find = [&](const char* key) -> nlohmann::json {
-      const nlohmann::json::json_pointer same("/same_on_all_ranks/hardware");
-      const auto shared = all.value(same, nlohmann::json::object());
-      if (shared.contains(key)) return shared[key];
-      return all.value(nlohmann::json::json_pointer("/ranks/0/hardware"), nlohmann::json::object())
-          .value(key, nlohmann::json());
+    const auto all = harness::Json::parse(harness::file_text(path));
+    const auto find = [&](const std::string& fact) {
+      const harness::Json* const same = all.find_path("/same_on_all_ranks/hardware/" + fact);
+      return same != nullptr ? same : all.find_path("/ranks/0/hardware/" + fact);
     };
     MeasuredMachine found;
-    if (const auto device = find("device"); device.is_string()) found.device = device;
-    if (const auto memory = find("memory_bytes"); memory.is_number()) found.memory = memory;
+    if (const auto* device = find("device"); device != nullptr && device->is_string())
+      found.device = device->text();
+    if (const auto* memory = find("memory_bytes"); memory != nullptr && memory->is_number())
+      found.memory = memory->get<double>();
     return found;
-  } catch (const nlohmann::json::exception&) {
+  } catch (const harness::JsonError&) {
     throw FileError("{} is missing or not the environment of a run", path);
   }
 }

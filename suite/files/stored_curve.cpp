@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "harness/json/json.h"
 #include "machine/base/error.h"
 #include "machine/base/names.h"
 #include "machine/device/dtype.h"
@@ -16,8 +16,7 @@
 
 namespace suite {
 namespace {
-
-using json = nlohmann::ordered_json;
+using harness::Json;
 
 constexpr std::string_view format_name = "shardmark loss curve 1";
 // FNV-1a over all keys and values.
@@ -29,16 +28,16 @@ std::string hash_of(const CurveKeys& keys) {
   return fmt::format("{:016x}", hash);
 }
 
-std::string text_at(const json& object, const char* key) {
+std::string text_at(const Json& object, const char* key) {
   return object.at(key).get<std::string>();
 }
 
 // For messages. A value of another type can be nested deeply.
-std::string shown(const json& value) {
+std::string shown(const Json& value) {
   return value.is_number() ? value.dump() : std::string("a value of type ") + value.type_name();
 }
 
-double number_of_json(const json& value, const char* key) {
+double number_of_json(const Json& value, const char* key) {
   const double number = value.is_number() ? value.get<double>() : -1;
   if (!std::isfinite(number) || number < 0)
     throw std::invalid_argument(
@@ -47,7 +46,7 @@ double number_of_json(const json& value, const char* key) {
 }
 
 // Returns a whole number from 1.
-std::uint64_t count_of_json(const json& value, const char* key, std::uint64_t most) {
+std::uint64_t count_of_json(const Json& value, const char* key, std::uint64_t most) {
   const std::uint64_t count = value.is_number_unsigned() ? value.get<std::uint64_t>() : 0;
   if (count < 1 || count > most)
     throw std::invalid_argument(
@@ -55,7 +54,7 @@ std::uint64_t count_of_json(const json& value, const char* key, std::uint64_t mo
   return count;
 }
 
-StoredCurve parse(const json& whole) {
+StoredCurve parse(const Json& whole) {
   if (const std::string format = text_at(whole, "format"); format != format_name)
     throw std::invalid_argument(
         fmt::format("format is {}; expected '{}'", in_quotes(format), format_name));
@@ -70,7 +69,7 @@ StoredCurve parse(const json& whole) {
                     printable(hash), hash_of(curve.configuration)));
   curve.dtype = text_at(whole, "dtype");
   curve.judged = parse_against(printable(text_at(whole, "judged")));
-  for (const json& loss : whole.at("losses"))
+  for (const Json& loss : whole.at("losses"))
     curve.losses.push_back(number_of_json(loss, "losses"));
   constexpr std::size_t most_steps = 100'000;
   if (curve.losses.empty() || curve.losses.size() > most_steps)
@@ -80,7 +79,7 @@ StoredCurve parse(const json& whole) {
   if (count_of_json(whole.at("steps"), "steps", most_steps) != steps)
     throw std::invalid_argument(fmt::format("steps is {}; expected {}, the number of losses",
                                             whole.at("steps").get<std::uint64_t>(), steps));
-  for (const json& step : whole.at("skipped_steps"))
+  for (const Json& step : whole.at("skipped_steps"))
     curve.skipped.push_back(static_cast<int>(count_of_json(step, "skipped_steps", steps)));
   for (const machine::Dtype dtype : machine::floating_dtypes) {
     const std::string key(machine::name(dtype));
@@ -111,8 +110,8 @@ Against parse_against(const std::string& text) {
 StoredCurve read_curve(const std::string& path) {
   const MappedFile file(path);
   try {
-    return parse(json::parse(file.text()));
-  } catch (const json::exception& error) {
+    return parse(Json::parse(file.text()));
+  } catch (const harness::JsonError& error) {
     throw FileError("{}: {}", path, printable(error.what()));
   } catch (const std::invalid_argument& error) {
     throw FileError("{}: {}", path, error.what());
@@ -122,7 +121,7 @@ StoredCurve read_curve(const std::string& path) {
 }
 
 void write_curve(const std::string& path, const StoredCurve& curve) {
-  json whole{{"format", format_name}};
+  Json whole{{"format", format_name}};
   for (const auto& [key, value] : curve.configuration) whole["configuration"][key] = value;
   whole["configuration_hash"] = hash_of(curve.configuration);
   whole["dtype"] = curve.dtype;

@@ -8,14 +8,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
 #include "machine/base/error.h"
 
 namespace suite::nccl_tests {
 namespace {
-
-using Json = nlohmann::ordered_json;
+using harness::Json;
 
 std::string truth(bool value) { return value ? "true" : "false"; }
 

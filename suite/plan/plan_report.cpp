@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
 #include "suite/plan/model_shape.h"
 
 namespace suite::configuration {
@@ -209,7 +209,7 @@ std::string table(const Plan& plan) {
   return out;
 }
 
-nlohmann::ordered_json bytes_json(const Bytes& bytes) {
+harness::Json bytes_json(const Bytes& bytes) {
   return {{"parameters", bytes.parameters}, {"gradients", bytes.gradients},
           {"optimizer", bytes.optimizer},   {"activations", bytes.activations},
           {"buffers", bytes.buffers},       {"total", bytes.total()}};
@@ -252,13 +252,13 @@ std::string explanation(const Plan& plan) {
 
 std::string json(const Plan& plan) {
   const TrainingConfig& t = plan.resolved.config;
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  harness::Json rows = harness::Json::array();
   for (const PlanRow& row : plan.rows) {
-    nlohmann::ordered_json one{{"counting", name(row.holding.counting)},
-                               {"stage", row.holding.stage},
-                               {"offload_optimizer", row.holding.optimizer},
-                               {"offload_param", row.holding.parameters},
-                               {"asked_for", row.asked_for}};
+    harness::Json one{{"counting", name(row.holding.counting)},
+                      {"stage", row.holding.stage},
+                      {"offload_optimizer", row.holding.optimizer},
+                      {"offload_param", row.holding.parameters},
+                      {"asked_for", row.asked_for}};
     if (!row.held.not_held.empty()) {
       one["not_held"] = row.held.not_held;
     } else {
@@ -274,8 +274,8 @@ std::string json(const Plan& plan) {
     rows.push_back(std::move(one));
   }
   const machine::Degrees& d = t.degrees;
-  return nlohmann::ordered_json{
-      {"configuration", nlohmann::ordered_json::parse(json(plan.resolved))},
+  return harness::Json{
+      {"configuration", harness::Json::parse(json(plan.resolved))},
       {"parameters", parameters_of(t.model)},
       {"parameters_of_rank", parameters_of_rank(t.model, d, t.expert_parallel)},
       {"degrees", {{"gpus", d.ranks()}, {"tp", d.tp}, {"pp", d.pp}, {"cp", d.cp}, {"dp", d.dp}}},
@@ -283,7 +283,7 @@ std::string json(const Plan& plan) {
       {"gpu_memory", plan.machine.gpu_memory},
       {"activations", activation_formula(t)},
       {"rows", std::move(rows)}}
-      .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+      .dump(2);
 }
 
 }  // namespace suite::configuration

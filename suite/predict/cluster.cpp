@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <variant>
 
+#include "harness/json/json.h"
 #include "machine/base/names.h"
 #include "suite/files/json_leaves.h"
 #include "suite/files/mapped_file.h"
@@ -189,7 +189,7 @@ std::string text(const Cluster& cluster) {
 }
 
 std::string json(const Cluster& cluster) {
-  nlohmann::ordered_json written;
+  harness::Json written;
   for (const Key& key : keys()) {
     const std::size_t dot = key.path.find('.');
     auto& section =

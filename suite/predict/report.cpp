@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "harness/json/json.h"
 #include "machine/device/dtype.h"
 
 namespace suite::predict {
@@ -102,30 +101,30 @@ std::string explanation(const Report& report, const configuration::Resolved& res
 std::string json(const Report& report) {
   const Prediction& p = report.prediction;
   const machine::Degrees& d = report.config.degrees;
-  nlohmann::ordered_json out{{"cluster", report.cluster.name},
-                             {"software", std::string(report.software.name)},
-                             {"gpus", d.ranks()},
-                             {"degrees",
-                              {{"tp", d.tp},
-                               {"cp", d.cp},
-                               {"pp", d.pp},
-                               {"dp", d.dp},
-                               {"ep", report.config.expert_parallel}}},
-                             {"step_s", p.step_s},
-                             {"interval_s", {p.low_s, p.high_s}},
-                             {"tokens_per_s", p.tokens_per_s()},
-                             {"model_flops", p.model_flops},
-                             {"hardware_flops", p.hardware_flops},
-                             {"mfu", p.mfu},
-                             {"hfu", p.hfu},
-                             {"joules", p.joules},
-                             {"checkpoint_s", p.checkpoint_s},
-                             {"bubble_s", p.bubble_s},
-                             {"slowest_stage", p.slowest_stage}};
+  harness::Json out{{"cluster", report.cluster.name},
+                    {"software", std::string(report.software.name)},
+                    {"gpus", d.ranks()},
+                    {"degrees",
+                     {{"tp", d.tp},
+                      {"cp", d.cp},
+                      {"pp", d.pp},
+                      {"dp", d.dp},
+                      {"ep", report.config.expert_parallel}}},
+                    {"step_s", p.step_s},
+                    {"interval_s", {p.low_s, p.high_s}},
+                    {"tokens_per_s", p.tokens_per_s()},
+                    {"model_flops", p.model_flops},
+                    {"hardware_flops", p.hardware_flops},
+                    {"mfu", p.mfu},
+                    {"hfu", p.hfu},
+                    {"joules", p.joules},
+                    {"checkpoint_s", p.checkpoint_s},
+                    {"bubble_s", p.bubble_s},
+                    {"slowest_stage", p.slowest_stage}};
   for (const auto& [what, seconds] : rows_of(p)) out["breakdown_s"][what] = seconds;
   out["recompute_s"] = p.recompute_s;
   if (p.before_freeze_s > 0) out["step_before_freezing_s"] = p.before_freeze_s;
-  out["groups"] = nlohmann::json::array();
+  out["groups"] = harness::Json::array();
   for (const GroupTime& one : p.groups)
     out["groups"].push_back({{"group", one.group},
                              {"ranks", one.ranks},

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
 #include "suite/configuration/models.h"
 #include "suite/plan/memory_plan.h"
 #include "suite/predict/collective_time.h"
@@ -267,12 +267,11 @@ std::vector<ScalingFigure> scaling_figures(const Cluster& cluster, const Softwar
 }
 
 std::string json(const std::vector<ScalingFigure>& figures, const Cluster& cluster) {
-  nlohmann::ordered_json out{{"schema", "shardmark-predict/1"}, {"cluster", cluster.name}};
+  harness::Json out{{"schema", "shardmark-predict/1"}, {"cluster", cluster.name}};
   for (const ScalingFigure& figure : figures) {
-    nlohmann::ordered_json one{
-        {"name", figure.name},
-        {"title", figure.title},
-        {"caption", fmt::format("{} Cluster {}.", figure.caption, cluster.name)}};
+    harness::Json one{{"name", figure.name},
+                      {"title", figure.title},
+                      {"caption", fmt::format("{} Cluster {}.", figure.caption, cluster.name)}};
     for (const auto& [key, axis] : {std::pair{"x", &figure.x}, {"y", &figure.y}})
       one[key] = {{"label", axis->label}, {"logarithmic", axis->logarithmic}};
     for (const Line& line : figure.lines)

@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
+
+#include "harness/json/json.h"
 
 namespace suite::predict {
 namespace {
@@ -38,7 +39,7 @@ TEST_F(Figures, EachHasLinesOfEqualLengthAndAnotherName) {
       for (const double y : line.y) EXPECT_GE(y, 0) << one.name << " " << line.name;
     }
   }
-  const auto written = nlohmann::json::parse(json(all, read_cluster("dgx_a100")));
+  const auto written = harness::Json::parse(json(all, read_cluster("dgx_a100")));
   EXPECT_EQ(written["figures"].size(), all.size());
 }
 

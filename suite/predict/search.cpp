@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
 
+#include "harness/json/json.h"
 #include "pipeline/schedule.h"
 #include "suite/configuration/models.h"
 #include "suite/predict/collective_time.h"
@@ -238,10 +238,10 @@ std::string megatron_arguments(const TrainingConfig& config) {
 }
 
 std::string deepspeed_config(const TrainingConfig& config) {
-  nlohmann::ordered_json out{{"train_batch_size", config.batch.global_batch_size},
-                             {"train_micro_batch_size_per_gpu", config.batch.micro_batch_size},
-                             {"gradient_accumulation_steps", config.micro_batches()},
-                             {"zero_optimization", {{"stage", config.zero.stage}}}};
+  harness::Json out{{"train_batch_size", config.batch.global_batch_size},
+                    {"train_micro_batch_size_per_gpu", config.batch.micro_batch_size},
+                    {"gradient_accumulation_steps", config.micro_batches()},
+                    {"zero_optimization", {{"stage", config.zero.stage}}}};
   if (config.precision.dtype == machine::Dtype::bfloat16) out["bf16"]["enabled"] = true;
   if (config.precision.dtype == machine::Dtype::float16) out["fp16"]["enabled"] = true;
   const auto device = config.zero.options.offload_optimizer.device;

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "harness/json/json.h"
 #include "harness/run/run.h"
 #include "machine/base/names.h"
 #include "suite/files/blended_tokens.h"
@@ -17,10 +17,10 @@
 namespace suite {
 namespace {
 
-nlohmann::ordered_json order_json(const BlendedTokens& tokens) {
-  nlohmann::ordered_json sets = nlohmann::ordered_json::array();
+harness::Json order_json(const BlendedTokens& tokens) {
+  harness::Json sets = harness::Json::array();
   for (const BlendedTokens::Set& set : tokens.sets()) {
-    nlohmann::ordered_json samples = nlohmann::ordered_json::array();
+    harness::Json samples = harness::Json::array();
     for (const SampleOrder::Start& start : set.order.samples)
       samples.push_back({start.place, start.offset});
     sets.push_back({{"prefix", set.tokens->prefix()},
@@ -29,7 +29,7 @@ nlohmann::ordered_json order_json(const BlendedTokens& tokens) {
                     {"sample_index", std::move(samples)},
                     {"shuffle_index", set.order.shuffled}});
   }
-  nlohmann::ordered_json positions = nlohmann::ordered_json::array();
+  harness::Json positions = harness::Json::array();
   for (const Blended& at : tokens.positions()) positions.push_back({at.set, at.position});
   return {{"schema", "shardmark-sample-order/1"},
           {"sets", std::move(sets)},

@@ -8,13 +8,13 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "harness/compare/comparable.h"
 #include "harness/fingerprint/fingerprint.h"
 #include "harness/fingerprint/nccl_log.h"
+#include "harness/json/json.h"
 #include "harness/record/run_json.h"
 #include "harness/record/running_case.h"
 #include "harness/record/summary.h"
@@ -129,12 +129,11 @@ std::vector<std::pair<std::string, std::string>> facts(const RunCommandLine& lin
                                                        std::size_t cases) {
   std::set<std::string> hosts;
   for (int rank = 0; rank < world.size(); ++rank) hosts.insert(world.host(rank));
-  const auto all = nlohmann::json::parse(environment).value("same_on_all_ranks", nlohmann::json());
+  const auto all = harness::Json::parse(environment).value("same_on_all_ranks", harness::Json());
   const auto text = [&](const char* key) {
-    const nlohmann::json::json_pointer pointer(key);
-    return !all.contains(pointer)        ? std::string("differs between ranks")
-           : all.at(pointer).is_string() ? all.at(pointer).get<std::string>()
-                                         : all.at(pointer).dump();
+    const harness::Json* const value = all.find_path(key);
+    if (value == nullptr) return std::string("differs between ranks");
+    return value->is_string() ? value->text() : value->dump();
   };
   const std::string mpi = harness::mpi_name(text("/software/mpi/version"));
   return {{"machine", fmt::format("{}: {}, {} cores", fmt::join(hosts, ", "), text("/hardware/cpu"),

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "harness/json/json.h"
 #include "suite/recipes/check.h"
 #include "suite/testing/file_case.h"
 
@@ -36,8 +37,8 @@ TEST(Recipes, ChangesReplaceAddAndRemoveKeys) {
   const std::string json =
       changed_json("ds_config.json", "{\"a\": 1, // a comment\n \"b\": {\"c\": 2, \"d\": 3}}",
                    {{"b.c", 5}, {"b.d", nullptr}, {"e.f", true}});
-  EXPECT_EQ(nlohmann::json::parse(json),
-            nlohmann::json::parse(R"({"a": 1, "b": {"c": 5}, "e": {"f": true}})"));
+  EXPECT_EQ(harness::Json::parse(json),
+            harness::Json::parse(R"({"a": 1, "b": {"c": 5}, "e": {"f": true}})"));
   EXPECT_EQ(changed_arguments("arguments.txt",
                               "--num-layers 96 --fp16 --rampup-batch-size 16 16 58 # comment\n"
                               "--name 'two words'",

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
+
+#include "harness/json/json.h"
 
 namespace suite::recipes {
 
@@ -94,15 +95,13 @@ std::string case_name(const Strategy& strategy, const Axes& common) {
 }
 
 std::string strategies_json(const Axes& common) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  harness::Json rows = harness::Json::array();
   for (const Strategy& strategy : strategies()) {
-    nlohmann::ordered_json axes = nlohmann::ordered_json::object();
+    harness::Json axes = harness::Json::object();
     for (const auto& [axis, value] : all_axes(strategy, common)) axes[axis] = value;
     rows.push_back({{"name", strategy.name}, {"source", strategy.source}, {"axes", axes}});
   }
-  return nlohmann::ordered_json{{"schema", "shardmark-strategies/1"}, {"strategies", rows}}.dump(
-             1) +
-         "\n";
+  return harness::Json{{"schema", "shardmark-strategies/1"}, {"strategies", rows}}.dump(1) + "\n";
 }
 
 std::string strategies_table(const std::vector<Record>& records, const Axes& common) {

@@ -1,11 +1,11 @@
 // The keys of a configuration that reach the training step.
 
 #include "suite/training_step/configured_cases.h"
+#include "harness/json/json.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "suite/testing/file_case.h"
@@ -330,7 +330,7 @@ TEST_F(ConfiguredStep, KeysWithoutEffectAreRecordedAsIgnored) {
   EXPECT_FALSE(planned.resolved.config.activations.cpu_checkpointing);
   EXPECT_FALSE(planned.resolved.config.activations.distribute_saved_activations);
   EXPECT_EQ(axes(planned.cases.at(0)).at("cpu-checkpointing"), "off");
-  const auto record = nlohmann::json::parse(json(planned.resolved));
+  const auto record = harness::Json::parse(json(planned.resolved));
   for (const char* key :
        {"steps_per_print", "activation_checkpointing.cpu_checkpointing",
         "activation_checkpointing.partition_activations", "aio.intra_op_parallelism",
