@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <stdexcept>
 #include <string>
 
 #include "suite/configuration/resolve.h"
@@ -26,6 +27,7 @@ TEST(Keys, HaveUniqueNamesAndAnEffect) {
       }
     const bool has_field = key.effect == Effect::honoured || key.effect == Effect::planned;
     EXPECT_EQ(key.field != nullptr, has_field) << key.name();
+    EXPECT_EQ(key.predicted.about.empty(), !has_field) << key.name();
     EXPECT_EQ(key.why.empty(), key.effect == Effect::honoured) << key.name();
     EXPECT_EQ(key.in_step != nullptr, key.effect == Effect::planned) << key.name();
     EXPECT_EQ(key.about.empty(), key.axis.empty()) << key.name();
@@ -51,6 +53,26 @@ TEST(Keys, AreFoundByEachOfTheirNames) {
   EXPECT_EQ(find_key(&Key::axis, "zero-stage"), find_key("--zero-stage"));
   EXPECT_EQ(find_key(&Key::deepspeed, "zero-stage"), nullptr);
   EXPECT_EQ(find_key(""), nullptr);
+}
+
+TEST(Keys, DemandsRejectValuesButTheDefault) {
+  const auto refusal = [](const TrainingConfig& config) -> std::string {
+    try {
+      check_demands(config);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  TrainingConfig config;
+  config.transport = machine::Transport::nccl;
+  config.degrees.pp = 2;
+  EXPECT_EQ(refusal(config), "accepted");
+  config.pipeline.p2p_overlap = true;
+  expect_words(refusal(config), {"overlap-p2p-communication on requires transport shared_memory",
+                                 "over nccl messages move in groups"});
+  config.degrees.pp = 1;
+  EXPECT_EQ(refusal(config), "accepted") << "without effect";
 }
 
 // Every value that a key prints can be parsed again.
