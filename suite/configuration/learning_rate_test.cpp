@@ -27,8 +27,7 @@ TEST(LearningRate, MatchesDeepSpeed) {
           .warmup = 4,
           .total = 14,
           .logarithmic_warmup = false,
-          .warmup_min_ratio = 0.5,
-          .cosine_min_ratio = 0.1};
+          .options = {.warmup_min_ratio = 0.5, .cos_min_ratio = 0.1}};
   EXPECT_EQ(rate.after(0), 0);
   EXPECT_DOUBLE_EQ(rate.after(3), 1.5);
   EXPECT_DOUBLE_EQ(rate.after(9), 2 * (0.1 + 0.9 * 0.5));  // five of ten
