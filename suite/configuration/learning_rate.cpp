@@ -35,7 +35,8 @@ double deepspeed(const LearningRate& rate, std::int64_t step) {
 
 double megatron(const LearningRate& rate, std::int64_t step) {
   const auto at = static_cast<double>(step), warmup = static_cast<double>(rate.warmup);
-  if (rate.warmup > 0 && step <= rate.warmup) return rate.highest * at / warmup;
+  const double first = rate.options.lr_warmup_init;
+  if (rate.warmup > 0 && step <= rate.warmup) return first + (rate.highest - first) * at / warmup;
   if (rate.style == "megatron-constant") return rate.highest;
   if (step > rate.total) return rate.lowest;
   if (rate.style == "inverse-square-root")

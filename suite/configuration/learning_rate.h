@@ -17,6 +17,7 @@ namespace suite {
 // The options of a schedule that it takes from the keys as they are.
 struct LearningRateOptions {
   double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // WarmupCosineLR's, of the highest rate
+  double lr_warmup_init = 0;                          // Megatron-LM's first rate
 };
 
 struct LearningRate {

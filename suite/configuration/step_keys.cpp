@@ -80,6 +80,9 @@ const Needs cosine{"scheduler.type WarmupCosineLR",
                    [](Config c) { return c.schedule.type == "WarmupCosineLR"; }};
 const Needs megatrons{"--lr-decay-iters or --train-iters, and no scheduler.type",
                       [](Config c) { return c.schedule.is_megatrons(); }};
+const Needs megatrons_warmup{"--lr-warmup-iters, and no scheduler.type", [](Config c) {
+                               return c.schedule.is_megatrons() && c.schedule.lr_warmup_iters;
+                             }};
 const Needs no_type{"no scheduler.type", [](Config c) { return c.schedule.type.empty(); }};
 const Needs no_decay_iters{"neither --lr-decay-iters nor scheduler.type", [](Config c) {
                              return c.schedule.type.empty() && !c.schedule.lr_decay_iters;
@@ -371,6 +374,12 @@ std::vector<Key> step_keys() {
       row("--train-iters", "", AT(schedule.train_iters), numbers, {.least = 1}, &no_decay_iters),
       row("--lr-decay-iters", "", AT(schedule.lr_decay_iters), numbers, {.least = 1}, &no_type),
       row("--lr-warmup-iters", "", AT(schedule.lr_warmup_iters), numbers, {}, &no_type),
+      row("--lr-warmup-init", "", AT(schedule.options.lr_warmup_init), numbers, {.most = 1e6},
+          &megatrons_warmup)
+          .demanding({"a value of at most --lr",
+                      [](Config c) {
+                        return c.schedule.options.lr_warmup_init <= c.optimizer.learning_rate;
+                      }}),
       row("--min-lr", "", AT(schedule.min_lr), numbers, {.most = 1e6}, &megatrons),
       row("--lr-decay-style", "", AT(schedule.lr_decay_style), numbers,
           {.choices = {"constant", "linear", "cosine", "inverse-square-root"}}, &megatrons),
