@@ -75,17 +75,21 @@ TEST(Keys, DemandsRejectValuesButTheDefault) {
   EXPECT_EQ(refusal(config), "accepted") << "without effect";
 }
 
-// Every value that a key prints can be parsed again.
+// Every choice is read and printed, and every value that a key prints can be parsed again.
 TEST(Keys, FieldsParseTheirOwnText) {
   TrainingConfig config, fresh;
   for (const Key& key : keys()) {
     if (!key.field) continue;
     const Field field = key.field(config);
     const std::string text = field.text();
+    for (const std::string& choice : key.limits.choices) {
+      field.set(choice);
+      EXPECT_EQ(field.text(), choice) << key.name();
+    }
+    field.copy(key.field(fresh));
+    EXPECT_EQ(field.text(), text) << key.name();
     if (text == "none" || field.kind() == Kind::pair) continue;
     field.set(value_of(field.kind(), text));
-    EXPECT_EQ(field.text(), text) << key.name();
-    field.copy(key.field(fresh));
     EXPECT_EQ(field.text(), text) << key.name();
   }
 }
