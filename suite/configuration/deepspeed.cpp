@@ -112,7 +112,8 @@ struct Reader {
     const Origin origin{"DeepSpeed's default", ""};
     layers::SparseMode& mode = config.model.sparse.pattern.mode;
     std::string& direction = config.model.sparse_direction;
-    if (!said.said(&mode)) said.set(Field(mode), std::string("fixed"), origin);
+    if (!said.said(&mode))
+      said.set(find_key("sparse_attention.mode")->field(config), std::string("fixed"), origin);
     if (!said.said(&direction)) said.set(Field(direction), std::string("bidirectional"), origin);
     std::optional<int>& random = config.model.sparse.pattern.num_random_blocks;
     if (mode == layers::SparseMode::bigbird && !said.said(&random))

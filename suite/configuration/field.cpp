@@ -10,37 +10,10 @@
 #include <sstream>
 #include <type_traits>
 
-#include "harness/unit/sweep.h"
 #include "suite/options/options.h"
 
 namespace suite::configuration {
 namespace {
-
-template <class T>
-T parse(const std::string& text) {
-  if constexpr (std::is_same_v<T, machine::Dtype>)
-    return harness::AxisText<T>::parse("dtype", text);
-  if constexpr (std::is_same_v<T, machine::Transport>)
-    return harness::AxisText<T>::parse("transport", text);
-  if constexpr (std::is_same_v<T, layers::Normalization>) return layers::normalization(text);
-  if constexpr (std::is_same_v<T, layers::PositionEmbedding>)
-    return layers::position_embedding_type(text);
-  if constexpr (std::is_same_v<T, layers::Architecture>) return layers::architecture(text);
-  if constexpr (std::is_same_v<T, layers::RecomputeGranularity>)
-    return layers::recompute_granularity(text);
-  if constexpr (std::is_same_v<T, layers::RecomputeMethod>) return layers::recompute_method(text);
-  if constexpr (std::is_same_v<T, layers::CpCommType>) return layers::cp_comm_type(text);
-  if constexpr (std::is_same_v<T, layers::SequenceOrder>) return layers::sequence_order(text);
-  if constexpr (std::is_same_v<T, layers::LoadBalancing>) return layers::load_balancing(text);
-  if constexpr (std::is_same_v<T, layers::TokenDropPolicy>) return layers::token_drop_policy(text);
-  if constexpr (std::is_same_v<T, layers::TokenDispatcherType>)
-    return layers::token_dispatcher_type(text);
-  if constexpr (std::is_same_v<T, zero::OffloadDevice>) return zero::find_offload_device(text);
-  if constexpr (std::is_same_v<T, layers::Fp8Format>) return layers::fp8_format(text);
-  if constexpr (std::is_same_v<T, layers::Fp8Recipe>) return layers::fp8_recipe(text);
-  if constexpr (std::is_same_v<T, layers::AmaxAlgorithm>) return layers::amax_algorithm(text);
-  if constexpr (std::is_same_v<T, layers::SparseMode>) return layers::sparse_mode(text);
-}
 
 using Pair = std::array<double, 2>;
 using List = std::vector<int>;
@@ -78,8 +51,6 @@ std::string text_of(const T& value) {
     return fmt::format("[{}, {}]", value[0], value[1]);
   else if constexpr (std::is_same_v<T, List>)
     return fmt::format("[{}]", fmt::join(value, ", "));
-  else if constexpr (std::is_enum_v<T>)
-    return std::string(name(value));
   else
     return fmt::format("{}", value);
 }
@@ -108,32 +79,54 @@ void assign(T& into, const Value& value) {
     into.clear();
     for (const double number : std::get<std::vector<double>>(value))
       into.push_back(number_as<int>(number));
-  } else
-    into = parse<T>(std::get<std::string>(value));
+  }
+}
+
+// Calls `pointer` with a pointer to the member, or `enumeration`.
+template <class... Ats, class Pointer, class Enumeration>
+auto at_member(const std::variant<Ats...>& at, const Pointer& pointer,
+               const Enumeration& enumeration) {
+  return std::visit(
+      [&](const auto& one) {
+        if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(one)>>)
+          return pointer(one);
+        else
+          return enumeration(one);
+      },
+      at);
 }
 
 }  // namespace
 
 Kind Field::kind() const {
-  return std::visit([](const auto* at) { return kind_of(at); }, at_);
+  return at_member(
+      at_, [](const auto* at) { return kind_of(at); }, [](const auto&) { return Kind::word; });
 }
 
 const void* Field::address() const {
-  return std::visit([](const auto* at) -> const void* { return at; }, at_);
+  return at_member(
+      at_, [](const auto* at) -> const void* { return at; },
+      [](const auto& member) -> const void* { return member.at; });
 }
 
 void Field::set(const Value& value) const {
-  std::visit([&](auto* at) { assign(*at, value); }, at_);
+  at_member(
+      at_, [&](auto* at) { assign(*at, value); },
+      [&](const auto& member) { member.names->set(member.at, std::get<std::string>(value)); });
 }
 
 void Field::copy(const Field& other) const {
-  std::visit([&](auto* at) { *at = *std::get<decltype(at)>(other.at_); }, at_);
+  at_member(
+      at_, [&](auto* at) { *at = *std::get<decltype(at)>(other.at_); },
+      [&](const auto& member) { member.names->copy(member.at, other.address()); });
 }
 
 Field Field::of_pair(std::size_t index) const { return Field((*std::get<Pair*>(at_))[index]); }
 
 std::string Field::text() const {
-  return std::visit([](const auto* at) { return text_of(*at); }, at_);
+  return at_member(
+      at_, [](const auto* at) { return text_of(*at); },
+      [](const auto& member) { return member.names->text(member.at); });
 }
 
 std::string_view name(Kind kind) {

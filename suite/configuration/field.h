@@ -5,25 +5,21 @@
 //   field.set(3.0);        // throws std::bad_variant_access for another kind of value
 //   field.text();          // "3"
 //
-// An enumeration has the names that its own room defines.
+// The room of an enumeration defines its names: `name` and a function that finds a value by its
+// name.
+//
+//   Field::named<layers::fp8_format>(config.fp8.format).set("hybrid");
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
-#include "layers/context_parallel/context_parallel.h"
-#include "layers/fp8/options.h"
-#include "layers/models/activation_options.h"
-#include "layers/moe_config.h"
-#include "layers/sparse/sparse_layout.h"
-#include "machine/device/dtype.h"
-#include "machine/link/link.h"
 #include "suite/files/json_leaves.h"
-#include "zero/stages/step_options.h"
 
 namespace suite::configuration {
 
@@ -33,7 +29,16 @@ std::string_view name(Kind kind);  // "a whole number", for messages
 class Field {
  public:
   template <class T>
-  explicit Field(T& at) : at_(&at) {}
+  requires(!std::is_enum_v<T>) explicit Field(T& at) : at_(&at) {}
+  // Find: returns the value of a name, or throws std::invalid_argument.
+  template <auto Find, class T>
+  static Field named(T& at) {
+    static constexpr Names names{
+        [](const void* from) { return std::string(name(*static_cast<const T*>(from))); },
+        [](void* to, const std::string& text) { *static_cast<T*>(to) = Find(text); },
+        [](void* to, const void* from) { *static_cast<T*>(to) = *static_cast<const T*>(from); }};
+    return Field(Enumeration{&at, &names});
+  }
 
   Kind kind() const;
   const void* address() const;
@@ -43,14 +48,20 @@ class Field {
   std::string text() const;  // "5e-05", "cpu", "true"; "none" if empty
 
  private:
+  struct Names {
+    std::string (*text)(const void* from);
+    void (*set)(void* to, const std::string& text);
+    void (*copy)(void* to, const void* from);
+  };
+  struct Enumeration {
+    void* at;
+    const Names* names;
+  };
+  explicit Field(Enumeration at) : at_(at) {}
+
   std::variant<bool*, int*, std::int64_t*, std::uint64_t*, double*, std::string*,
                std::optional<bool>*, std::optional<int>*, std::optional<std::int64_t>*,
-               std::array<double, 2>*, std::vector<int>*, machine::Dtype*, machine::Transport*,
-               layers::Normalization*, layers::PositionEmbedding*, layers::Architecture*,
-               layers::RecomputeGranularity*, layers::RecomputeMethod*, layers::CpCommType*,
-               layers::SequenceOrder*, layers::LoadBalancing*, layers::TokenDropPolicy*,
-               layers::TokenDispatcherType*, zero::OffloadDevice*, layers::Fp8Format*,
-               layers::Fp8Recipe*, layers::AmaxAlgorithm*, layers::SparseMode*>
+               std::array<double, 2>*, std::vector<int>*, Enumeration>
       at_;
 };
 

@@ -1,18 +1,15 @@
 #include "suite/configuration/keys.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <ranges>
+#include <stdexcept>
 
 #include "machine/base/names.h"
 
 namespace suite::configuration {
 namespace {
-
-using Values = std::vector<std::pair<std::string_view, std::string_view>>;
-
-Word older(std::string_view from, std::string_view to, Values values = {}) {
-  return {from, to, std::move(values), true};
-}
 
 std::string_view last_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 std::string_view section_of(std::string_view path) {
@@ -25,18 +22,27 @@ bool lies_in(std::string_view path, std::string_view section) {
 
 }  // namespace
 
-Key row(std::string_view megatron, std::string_view deepspeed, FieldOf field, Limits limits,
-        const Needs* needs) {
+Word older(std::string_view from, Word::Values values) {
+  return {.from = from, .values = std::move(values), .deprecated = true};
+}
+
+Word selecting(std::string_view value, std::string_view from) {
+  return {.from = from, .values = {{"true", value}}};
+}
+
+Key row(std::string_view megatron, std::string_view deepspeed, FieldOf field, Predicted predicted,
+        Limits limits, const Needs* needs) {
   return {.megatron = megatron,
           .deepspeed = deepspeed,
           .field = field,
+          .predicted = predicted,
           .limits = std::move(limits),
           .needs = needs};
 }
 
-Key axis(std::string_view name, std::string_view deepspeed, FieldOf field, std::string_view about,
-         Limits limits, const Needs* needs) {
-  Key key = row("", deepspeed, field, std::move(limits), needs);
+Key axis(std::string_view name, std::string_view deepspeed, FieldOf field, Predicted predicted,
+         std::string_view about, Limits limits, const Needs* needs) {
+  Key key = row("", deepspeed, field, predicted, std::move(limits), needs);
   if (name.starts_with("--")) key.megatron = name;
   key.axis = name.substr(key.megatron.empty() ? 0 : 2);
   key.about = about;
@@ -53,6 +59,16 @@ bool Key::takes(const Value& value) const {
   });
 }
 
+Key Key::also(Word word) && {
+  words.push_back(std::move(word));
+  return std::move(*this);
+}
+
+Key Key::demanding(Needs condition) && {
+  demands.push_back(condition);
+  return std::move(*this);
+}
+
 std::span<const Key> keys() {
   static const std::vector<Key> all = [] {
     std::vector<Key> rows;
@@ -65,58 +81,41 @@ std::span<const Key> keys() {
 }
 
 std::span<const Word> words() {
-  static const Values to_cpu{{"true", "cpu"}, {"false", "none"}};
-  static const std::vector<Word> all{
-      {"fp16.enabled", "dtype", {{"true", "half"}}},
-      {"bf16.enabled", "dtype", {{"true", "bfloat16"}}},
-      older("bfloat16", "bf16"),
-      older("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", to_cpu),
-      older("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device",
-            to_cpu),
-      older("zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device",
-            to_cpu),
-      older("zero_optimization.cpu_offload_use_pin_memory",
-            "zero_optimization.offload_optimizer.pin_memory"),
-      older("zero_optimization.stage3_gather_fp16_weights_on_model_save",
-            "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
-      older("aio.thread_count", "aio.intra_op_parallelism"),
-      older("seq_parallel_comm_data_type", "seq_parallel_communication_data_type"),
-      {"tensor_parallel.tp_size", "tensor_parallel.autotp_size"},
-      {"tensor_parallel.tp.tp_size", "tensor_parallel.autotp_size"},
-      {"--tp", "--tensor-model-parallel-size"},
-      {"--pp", "--pipeline-model-parallel-size"},
-      {"--cp", "--context-parallel-size"},
-      {"--fp16", "dtype", {{"true", "half"}}},
-      {"--bf16", "dtype", {{"true", "bfloat16"}}},
-      {"--layernorm-epsilon", "--norm-epsilon"},
-      {"--num-key-value-heads", "--num-query-groups"},
-      {"--use-rotary-position-embeddings", "--position-embedding-type", {{"true", "rope"}}},
-      {"--accumulate-allreduce-grads-in-fp32", "data_types.grad_accum_dtype", {{"true", "fp32"}}},
-      {"--grad-reduce-in-bf16", "data_types.grad_accum_dtype", {{"true", "bf16"}}},
-      {"--overlap-param-gather", "--overlap-grad-reduce"},
-      {"--muon-momentum", "--sgd-momentum"},
-      {"--muon-use-nesterov", "--muon-nesterov"},
-      {"--muon-no-split-qkv", "--muon-split-qkv", {{"true", "false"}}},
-      {"--optimizer-cpu-offload", "offload_optimizer", {{"true", "cpu"}}},
-      {"--use-distributed-optimizer", "--zero-stage", {{"true", "1"}}},
-      {"--data-parallel-sharding-strategy",
-       "--zero-stage",
-       {{"no_shard", "0"}, {"optim", "1"}, {"optim_grads", "2"}, {"optim_grads_params", "3"}}},
-      {"--recompute-activations", "--recompute-granularity", {{"true", "selective"}}},
-      older("--checkpoint-activations", "--recompute-granularity", {{"true", "full"}}),
-      older("--checkpoint-num-layers", "--recompute-num-layers"),
-      {"--checkpoint-in-cpu", "cpu-checkpointing"},
-      {"--partition-activations", "--distribute-saved-activations"},
-      {"--use-flash-attn-v2", "--use-flash-attn"},
-      {"--no-overlap-p2p-communication", "--overlap-p2p-communication", {{"true", "false"}}},
-      {"--disable-tp-comm-overlap-ag", "--tp-comm-overlap-ag", {{"true", "false"}}},
-      {"--disable-tp-comm-overlap-rs", "--tp-comm-overlap-rs", {{"true", "false"}}},
-      {"--disable-tp-comm-bulk-dgrad", "--tp-comm-bulk-dgrad", {{"true", "false"}}},
-      {"--disable-tp-comm-bulk-wgrad", "--tp-comm-bulk-wgrad", {{"true", "false"}}},
-      older("--tp-comm-split-ag", "--tp-comm-overlap-ag"),
-      older("--tp-comm-split-rs", "--tp-comm-overlap-rs"),
-  };
+  static const std::vector<Word> all = [] {
+    std::vector<Word> list;
+    for (const Key& key : keys())
+      for (const Word& word : key.words) {
+        list.push_back(word);
+        // In the language of the word, because warnings print both.
+        list.back().to = word.from.starts_with("--") ? key.command_name() : key.name();
+      }
+    // Of a section, and of keys without effect.
+    for (const auto& [from, to] :
+         {std::pair("bfloat16", "bf16"),
+          {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
+           "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+          {"aio.thread_count", "aio.intra_op_parallelism"},
+          {"seq_parallel_comm_data_type", "seq_parallel_communication_data_type"}}) {
+      list.push_back(older(from));
+      list.back().to = to;
+    }
+    return list;
+  }();
   return all;
+}
+
+void check_demands(const TrainingConfig& config) {
+  TrainingConfig given = config, fresh;
+  for (const Key& key : keys()) {
+    if (key.demands.empty() || (key.needs && !key.needs->met(config))) continue;
+    const std::string value = key.field(given).text();
+    if (value == key.field(fresh).text()) continue;
+    for (const Needs& demand : key.demands)
+      if (!demand.met(config))
+        throw std::invalid_argument(fmt::format("{} {} requires {}",
+                                                key.axis.empty() ? key.name() : key.axis,
+                                                value == "true" ? "on" : value, demand.what));
+  }
 }
 
 const Key* find_key(std::string_view Key::*language, std::string_view name) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <stdexcept>
 #include <string>
 
 #include "suite/configuration/resolve.h"
@@ -26,6 +27,7 @@ TEST(Keys, HaveUniqueNamesAndAnEffect) {
       }
     const bool has_field = key.effect == Effect::honoured || key.effect == Effect::planned;
     EXPECT_EQ(key.field != nullptr, has_field) << key.name();
+    EXPECT_EQ(key.predicted.about.empty(), !has_field) << key.name();
     EXPECT_EQ(key.why.empty(), key.effect == Effect::honoured) << key.name();
     EXPECT_EQ(key.in_step != nullptr, key.effect == Effect::planned) << key.name();
     EXPECT_EQ(key.about.empty(), key.axis.empty()) << key.name();
@@ -53,17 +55,41 @@ TEST(Keys, AreFoundByEachOfTheirNames) {
   EXPECT_EQ(find_key(""), nullptr);
 }
 
-// Every value that a key prints can be parsed again.
+TEST(Keys, DemandsRejectValuesButTheDefault) {
+  const auto refusal = [](const TrainingConfig& config) -> std::string {
+    try {
+      check_demands(config);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  TrainingConfig config;
+  config.transport = machine::Transport::nccl;
+  config.degrees.pp = 2;
+  EXPECT_EQ(refusal(config), "accepted");
+  config.pipeline.p2p_overlap = true;
+  expect_words(refusal(config), {"overlap-p2p-communication on requires transport shared_memory",
+                                 "over nccl messages move in groups"});
+  config.degrees.pp = 1;
+  EXPECT_EQ(refusal(config), "accepted") << "without effect";
+}
+
+// Every choice is read and printed, and every value that a key prints can be parsed again.
 TEST(Keys, FieldsParseTheirOwnText) {
   TrainingConfig config, fresh;
   for (const Key& key : keys()) {
     if (!key.field) continue;
     const Field field = key.field(config);
     const std::string text = field.text();
+    for (const std::string& choice : key.limits.choices) {
+      field.set(choice);
+      EXPECT_EQ(field.text(), choice) << key.name();
+    }
+    field.copy(key.field(fresh));
+    EXPECT_EQ(field.text(), text) << key.name();
     if (text == "none" || field.kind() == Kind::pair) continue;
     field.set(value_of(field.kind(), text));
-    EXPECT_EQ(field.text(), text) << key.name();
-    field.copy(key.field(fresh));
     EXPECT_EQ(field.text(), text) << key.name();
   }
 }

@@ -17,14 +17,14 @@ double deepspeed(const LearningRate& rate, std::int64_t step) {
   const bool cosine = rate.style == "WarmupCosineLR";
   const std::int64_t warmup = std::max<std::int64_t>(2, rate.warmup);
   const auto at = static_cast<double>(step), steps = static_cast<double>(warmup);
-  const double low = cosine ? rate.warmup_min_ratio * rate.highest : rate.lowest;
+  const double low = cosine ? rate.options.warmup_min_ratio * rate.highest : rate.lowest;
   if (step < 0) return cosine ? 0 : low;
   if (step < warmup)
     return low + (rate.highest - low) *
                      (rate.logarithmic_warmup ? std::log(at + 1) / std::log(steps) : at / steps);
   const auto left = static_cast<double>(std::max<std::int64_t>(1, rate.total - warmup));
   if (cosine) {
-    const double floor = rate.cosine_min_ratio;
+    const double floor = rate.options.cos_min_ratio;
     const double progress = std::min(1.0, (at - steps + 1) / left);
     return rate.highest * std::max(0.0, floor + (1 - floor) * half_cosine(progress));
   }
@@ -35,7 +35,8 @@ double deepspeed(const LearningRate& rate, std::int64_t step) {
 
 double megatron(const LearningRate& rate, std::int64_t step) {
   const auto at = static_cast<double>(step), warmup = static_cast<double>(rate.warmup);
-  if (rate.warmup > 0 && step <= rate.warmup) return rate.highest * at / warmup;
+  const double first = rate.options.lr_warmup_init;
+  if (rate.warmup > 0 && step <= rate.warmup) return first + (rate.highest - first) * at / warmup;
   if (rate.style == "megatron-constant") return rate.highest;
   if (step > rate.total) return rate.lowest;
   if (rate.style == "inverse-square-root")

@@ -14,12 +14,18 @@
 
 namespace suite {
 
+// The options of a schedule that it takes from the keys as they are.
+struct LearningRateOptions {
+  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // WarmupCosineLR's, of the highest rate
+  double lr_warmup_init = 0;                          // Megatron-LM's first rate
+};
+
 struct LearningRate {
   std::string style = "constant";
   double highest = 1e-3, lowest = 0;
   std::int64_t warmup = 0, total = 0;  // updates; total: until the decay has ended
   bool logarithmic_warmup = true;      // DeepSpeed's "log", else "linear"
-  double warmup_min_ratio = 0, cosine_min_ratio = 1e-4;  // WarmupCosineLR's, of highest
+  LearningRateOptions options{};
 
   // Returns the rate of the update after `updates`. Throws std::invalid_argument for an unknown
   // style.

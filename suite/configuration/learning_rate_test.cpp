@@ -4,6 +4,10 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "suite/configuration/resolve.h"
 
 namespace suite {
 namespace {
@@ -27,8 +31,7 @@ TEST(LearningRate, MatchesDeepSpeed) {
           .warmup = 4,
           .total = 14,
           .logarithmic_warmup = false,
-          .warmup_min_ratio = 0.5,
-          .cosine_min_ratio = 0.1};
+          .options = {.warmup_min_ratio = 0.5, .cos_min_ratio = 0.1}};
   EXPECT_EQ(rate.after(0), 0);
   EXPECT_DOUBLE_EQ(rate.after(3), 1.5);
   EXPECT_DOUBLE_EQ(rate.after(9), 2 * (0.1 + 0.9 * 0.5));  // five of ten
@@ -51,6 +54,25 @@ TEST(LearningRate, MatchesMegatron) {
   EXPECT_EQ(rate.after(99), 1);
   rate.style = "none";
   EXPECT_THROW(rate.after(0), std::invalid_argument);
+}
+
+// core/optimizer_param_scheduler.py: init_lr + (max_lr - init_lr) * steps / lr_warmup_steps.
+TEST(LearningRate, WarmsUpFromMegatronsFirstRate) {
+  const auto trained = [](const char* first) {
+    return configuration::resolve(
+               {.words = configuration::words_of("", std::string("--lr 1 "
+                                                                 "--lr-warmup-iters 4 "
+                                                                 "--lr-decay-iters 12 "
+                                                                 "--lr-warmup-init ") +
+                                                         first)})
+        .config;
+  };
+  const TrainingConfig config = trained("0.2");
+  EXPECT_NO_THROW(configuration::check_demands(config));
+  const LearningRate rate = config.learning_rate();
+  for (const auto& [step, want] : {std::pair(0, 0.2), {1, 0.4}, {4, 1.0}, {8, 0.5}, {12, 0.0}})
+    EXPECT_DOUBLE_EQ(rate.after(step), want) << step;
+  EXPECT_THROW(configuration::check_demands(trained("1.5")), std::invalid_argument);
 }
 
 }  // namespace

@@ -219,8 +219,9 @@ class Resolution {
       const Origin origin{said_.origin(&config_.sequence_parallel_size)->text(), "Ulysses"};
       said_.set(Field(degrees.cp), static_cast<double>(*ulysses), origin);
       if (*ulysses > 1) {
-        said_.set(Field(config_.context.comm_type), std::string("a2a"), origin);
-        said_.set(Field(config_.context.order), std::string("contiguous"), origin);
+        for (const auto& [key, value] :
+             {std::pair("cp-comm-type", "a2a"), {"cp-placement", "contiguous"}})
+          said_.set(find_key(key)->field(config_), std::string(value), origin);
       }
     }
     const std::int64_t gpus = sources_.gpus;

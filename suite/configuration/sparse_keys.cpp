@@ -9,6 +9,7 @@
 namespace suite::configuration {
 namespace {
 
+using namespace predicted;
 using layers::SparseMode;
 
 bool is_one_of(const TrainingConfig& c, std::initializer_list<SparseMode> modes) {
@@ -45,45 +46,48 @@ const Needs sliding{"sparse_attention.mode bigbird, bslongformer or local_slidin
 const Needs chosen{"sparse_attention.mode variable or bslongformer", [](const TrainingConfig& c) {
                      return is_one_of(c, {SparseMode::variable, SparseMode::bslongformer});
                    }};
+constexpr Predicted of_layouts = unaffected("sparse_attention.mode, which they need, is rejected");
 constexpr Limits count() { return {.least = 1, .most = 1e6}; }
 
 }  // namespace
 
 std::vector<Key> sparse_keys() {
   return {
-      axis("--sparse-attention", "sparse_attention.mode", AT(model.sparse.pattern.mode),
+      axis("--sparse-attention", "sparse_attention.mode",
+           NAMED(model.sparse.pattern.mode, layers::sparse_mode),
+           rejected("no cluster file has a rate of block-sparse kernels"),
            "layout of the blocks that attention computes",
            {.choices = {"none", "dense", "fixed", "variable", "bigbird", "bslongformer",
                         "local_sliding_window"}}),
-      row("--sparse-attention-block", "sparse_attention.block", AT(model.sparse.block),
+      row("--sparse-attention-block", "sparse_attention.block", AT(model.sparse.block), of_layouts,
           {.least = 16, .most = 1e6}, &sparse),
       row("--sparse-attention-direction", "sparse_attention.attention", AT(model.sparse_direction),
-          {.choices = {"unidirectional", "bidirectional"}}, &pattern),
+          of_layouts, {.choices = {"unidirectional", "bidirectional"}}, &pattern),
       row("--sparse-attention-different-layout-per-head",
           "sparse_attention.different_layout_per_head",
-          AT(model.sparse.pattern.different_layout_per_head), {}, &of_heads),
+          AT(model.sparse.pattern.different_layout_per_head), of_layouts, {}, &of_heads),
       row("--sparse-attention-horizontal-global-attention",
           "sparse_attention.horizontal_global_attention",
-          AT(model.sparse.pattern.horizontal_global_attention), {}, &windows),
+          AT(model.sparse.pattern.horizontal_global_attention), of_layouts, {}, &windows),
       row("--sparse-attention-num-local-blocks", "sparse_attention.num_local_blocks",
-          AT(model.sparse.pattern.num_local_blocks), count(), &fixed),
+          AT(model.sparse.pattern.num_local_blocks), of_layouts, count(), &fixed),
       row("--sparse-attention-num-global-blocks", "sparse_attention.num_global_blocks",
-          AT(model.sparse.pattern.num_global_blocks), count(), &first_blocks),
+          AT(model.sparse.pattern.num_global_blocks), of_layouts, count(), &first_blocks),
       row("--sparse-attention-num-different-global-patterns",
           "sparse_attention.num_different_global_patterns",
-          AT(model.sparse.pattern.num_different_global_patterns), count(), &fixed),
+          AT(model.sparse.pattern.num_different_global_patterns), of_layouts, count(), &fixed),
       row("--sparse-attention-num-random-blocks", "sparse_attention.num_random_blocks",
-          AT(model.sparse.pattern.num_random_blocks), {.most = 1e6}, &random),
+          AT(model.sparse.pattern.num_random_blocks), of_layouts, {.most = 1e6}, &random),
       row("--sparse-attention-num-sliding-window-blocks",
           "sparse_attention.num_sliding_window_blocks",
-          AT(model.sparse.pattern.num_sliding_window_blocks), count(), &sliding),
+          AT(model.sparse.pattern.num_sliding_window_blocks), of_layouts, count(), &sliding),
       row("--sparse-attention-local-window-blocks", "sparse_attention.local_window_blocks",
-          AT(model.sparse.pattern.local_window_blocks), count(), &variable),
+          AT(model.sparse.pattern.local_window_blocks), of_layouts, count(), &variable),
       row("--sparse-attention-global-block-indices", "sparse_attention.global_block_indices",
-          AT(model.sparse.pattern.global_block_indices), {.most = 1e6}, &chosen),
+          AT(model.sparse.pattern.global_block_indices), of_layouts, {.most = 1e6}, &chosen),
       row("--sparse-attention-global-block-end-indices",
           "sparse_attention.global_block_end_indices",
-          AT(model.sparse.pattern.global_block_end_indices), count(), &chosen),
+          AT(model.sparse.pattern.global_block_end_indices), of_layouts, count(), &chosen),
   };
 }
 

@@ -5,12 +5,14 @@
 #include <initializer_list>
 
 #include "collectives/communicator/group_algorithms.h"
+#include "harness/unit/sweep.h"
 #include "pipeline/schedule.h"
 #include "suite/configuration/keys.h"
 
 namespace suite::configuration {
 namespace {
 
+using namespace predicted;
 using Config = const TrainingConfig&;
 
 constexpr double below_one = 1 - 0x1p-53, tiny = 1e-300;
@@ -18,6 +20,13 @@ constexpr std::string_view one_bit =
     "of the 1-bit optimizers 1-bit Adam and 1-bit LAMB are implemented (one_bit_adam, "
     "one_bit_lamb)";
 constexpr std::string_view eight_bits = "of the 8-bit optimizers AdamW is implemented (adamw_8bit)";
+machine::Dtype dtype_of(const std::string& text) {
+  return harness::AxisText<machine::Dtype>::parse("dtype", text);
+}
+machine::Transport transport_of(const std::string& text) {
+  return harness::AxisText<machine::Transport>::parse("transport", text);
+}
+zero::OffloadDevice device_of(const std::string& text) { return zero::find_offload_device(text); }
 constexpr Limits degree() { return {.least = 1, .most = 1e5}; }
 
 const Needs half{"fp16.enabled",
@@ -71,6 +80,9 @@ const Needs cosine{"scheduler.type WarmupCosineLR",
                    [](Config c) { return c.schedule.type == "WarmupCosineLR"; }};
 const Needs megatrons{"--lr-decay-iters or --train-iters, and no scheduler.type",
                       [](Config c) { return c.schedule.is_megatrons(); }};
+const Needs megatrons_warmup{"--lr-warmup-iters, and no scheduler.type", [](Config c) {
+                               return c.schedule.is_megatrons() && c.schedule.lr_warmup_iters;
+                             }};
 const Needs no_type{"no scheduler.type", [](Config c) { return c.schedule.type.empty(); }};
 const Needs no_decay_iters{"neither --lr-decay-iters nor scheduler.type", [](Config c) {
                              return c.schedule.type.empty() && !c.schedule.lr_decay_iters;
@@ -92,15 +104,33 @@ const Needs full{"--recompute-granularity full", is_full};
 const Needs full_over_tp{"--recompute-granularity full and --tensor-model-parallel-size above 1",
                          [](Config c) { return is_full(c) && c.degrees.tp > 1; }};
 
+constexpr Predicted
+    degrees = counted("degrees and batch"),
+    contexts = counted("by layers/context_parallel/context_cost.h"),
+    beside_products =
+        counted("communication of tp beside products, with software that does not hide it"),
+    simulated = counted("the simulated pipeline"),
+    update = counted(
+        "bytes of the update's kernels, operations of Newton-Schulz, messages, memory; a 1-bit "
+        "optimizer after its freeze_step, and before it"),
+    recomputed = counted("the second forward, its messages, copies of checkpoints, memory"),
+    fused = counted("bytes of kernels, memory"),
+    codes = counted("rate gpu.fp8_tflops, codes and scales of operands, their messages, memory");
+
 Key algorithms(std::string_view name, FieldOf field, std::string_view about) {
-  Key key = axis(name, "", field, about);
+  Key key = axis(name, "", field, rejected("the fastest of the usual algorithms runs"), about,
+                 {.example = "tree"});
   key.unset = "default";
   key.divide = collectives::divide_algorithm_texts;
   return key;
 }
 
+Word::Values to_cpu() { return {{"true", "cpu"}, {"false", "none"}}; }
+
 Key frozen() {
-  Key key = axis("freeze", "", AT(frozen), "names of parameters that are not trained: a*+b*");
+  Key key = axis("freeze", "", AT(frozen),
+                 counted("gradients, their messages and states; MFU counts all parameters"),
+                 "names of parameters that are not trained: a*+b*", {.example = "blocks.*"});
   key.unset = "none";
   return key;
 }
@@ -109,31 +139,50 @@ Key frozen() {
 
 std::vector<Key> step_keys() {
   return {
-      axis("dtype", "", AT(precision.dtype), "dtype of values and activations",
+      axis("dtype", "", NAMED(precision.dtype, dtype_of),
+           counted("rates and bytes; double is rejected"), "dtype of values and activations",
            {.choices = {"float", "bfloat16", "half", "double"},
-            .synonyms = {{"float32", "float"}, {"float16", "half"}, {"float64", "double"}}}),
-      axis("transport", "", AT(transport), "transport of all groups"),
+            .synonyms = {{"float32", "float"}, {"float16", "half"}, {"float64", "double"}}})
+          .also(selecting("half", "fp16.enabled"))
+          .also(selecting("bfloat16", "bf16.enabled"))
+          .also(selecting("half", "--fp16"))
+          .also(selecting("bfloat16", "--bf16")),
+      axis("transport", "", NAMED(transport, transport_of), cluster_rates,
+           "transport of all groups", {.example = "mpi"}),
       algorithms("tp-algorithm", AT(algorithms.tp), "collectives of tp"),
       algorithms("dp-algorithm", AT(algorithms.dp), "collectives of dp"),
       algorithms("embedding-algorithm", AT(algorithms.embedding),
                  "collectives between stages that hold the same parameters"),
-      axis("schedule", "", AT(pipeline.schedule), "schedule of the pipeline",
+      axis("schedule", "", AT(pipeline.schedule), simulated, "schedule of the pipeline",
            {.choices = pipeline::schedule_names()}),
       {.megatron = "--num-virtual-stages-per-pipeline-rank",
        .axis = "num-virtual-stages-per-pipeline-rank",
        .field = AT(pipeline.virtual_stages),
+       .predicted = simulated,
        .limits = degree(),
        .unset = "schedule",
        .about = "chunks of a stage; schedule: the schedule's default"},
       row("--num-layers-per-virtual-pipeline-stage", "", AT(pipeline.layers_per_virtual_stage),
-          degree(), &pp),
+          resolved, degree(), &pp),
       axis("--overlap-p2p-communication", "", AT(pipeline.p2p_overlap),
-           "messages between stages are received beside computing", {}, &pp),
+           unaffected("--software selects whether messages between stages are hidden"),
+           "messages between stages are received beside computing", {}, &pp)
+          .also(selecting("false", "--no-overlap-p2p-communication"))
+          .demanding({"transport shared_memory, mpi or cuda_ipc, because over nccl messages move "
+                      "in groups between actions",
+                      [](Config c) { return c.transport != machine::Transport::nccl; }}),
       axis("partition-method", "pipeline.partition", AT(pipeline.partition_method),
-           "split of the layers into a pipeline's parts",
+           rejected("layers are divided uniformly"), "split of the layers into a pipeline's parts",
            {.choices = {"uniform", "parameters", "profile"}, .synonyms = {{"best", "uniform"}}}),
-      axis("--zero-stage", "zero_optimization.stage", AT(zero.stage), "0 to 3", {.most = 3}),
-      axis("--optimizer", "optimizer.type", AT(optimizer.type), "rule of the update",
+      axis("--zero-stage", "zero_optimization.stage", AT(zero.stage),
+           counted("volumes of zero/cost/cost.h, memory"), "0 to 3", {.most = 3})
+          .also(selecting("1", "--use-distributed-optimizer"))
+          .also({.from = "--data-parallel-sharding-strategy",
+                 .values = {{"no_shard", "0"},
+                            {"optim", "1"},
+                            {"optim_grads", "2"},
+                            {"optim_grads_params", "3"}}}),
+      axis("--optimizer", "optimizer.type", AT(optimizer.type), update, "rule of the update",
            {.choices = {"adamw", "sgd", "rmsprop", "lion", "lamb", "muon", "adafactor",
                         "one_bit_adam", "one_bit_lamb", "adamw_8bit"},
             .synonyms = {{"Adam", "adamw"},
@@ -148,156 +197,208 @@ std::vector<Key> step_keys() {
                         {"paged_adamw_8bit", eight_bits},
                         {"lion_8bit", eight_bits}}}),
       axis("offload_optimizer", "zero_optimization.offload_optimizer.device",
-           AT(zero.options.offload_optimizer.device), "storage of the optimizer's states",
-           {.choices = {"none", "cpu", "nvme"}}),
+           NAMED(zero.options.offload_optimizer.device, device_of), offloaded,
+           "storage of the optimizer's states", {.choices = {"none", "cpu", "nvme"}})
+          .also(older("zero_optimization.cpu_offload", to_cpu()))
+          .also(selecting("cpu", "--optimizer-cpu-offload")),
       axis("offload_param", "zero_optimization.offload_param.device",
-           AT(zero.options.offload_param.device), "storage of unused values, in ZeRO stage 3",
-           {.choices = {"none", "cpu", "nvme"}}),
-      axis("--tensor-model-parallel-size", "tensor_parallel.autotp_size", AT(degrees.tp),
-           "degree of tensor parallelism", degree()),
-      axis("--pipeline-model-parallel-size", "pipeline.stages", AT(degrees.pp), "pipeline stages",
+           NAMED(zero.options.offload_param.device, device_of), offloaded,
+           "storage of unused values, in ZeRO stage 3", {.choices = {"none", "cpu", "nvme"}})
+          .also(older("zero_optimization.cpu_offload_param", to_cpu()))
+          .also(older("zero_optimization.cpu_offload_params", to_cpu())),
+      axis("--tensor-model-parallel-size", "tensor_parallel.autotp_size", AT(degrees.tp), degrees,
+           "degree of tensor parallelism", degree())
+          .also({"tensor_parallel.tp_size"})
+          .also({"tensor_parallel.tp.tp_size"})
+          .also({"--tp"}),
+      axis("--pipeline-model-parallel-size", "pipeline.stages", AT(degrees.pp), degrees,
+           "pipeline stages", degree())
+          .also({"--pp"}),
+      axis("data-parallel-size", "", AT(degrees.dp), degrees, "replicas, over which ZeRO shards",
            degree()),
-      axis("data-parallel-size", "", AT(degrees.dp), "replicas, over which ZeRO shards", degree()),
-      axis("--context-parallel-size", "", AT(degrees.cp),
-           "ranks that split every sequence; requires use-flash-attn", degree()),
-      axis("--cp-comm-type", "", AT(context.comm_type), "algorithm of attention over cp",
+      axis("--context-parallel-size", "", AT(degrees.cp), degrees,
+           "ranks that split every sequence; requires use-flash-attn", degree())
+          .also({"--cp"}),
+      axis("--cp-comm-type", "", NAMED(context.comm_type, layers::cp_comm_type), contexts,
+           "algorithm of attention over cp",
            {.choices = {"p2p", "all_gather", "a2a", "a2a+p2p"},
             .synonyms = {{"allgather", "all_gather"}}},
            &cp),
-      axis("cp-a2a-size", "", AT(context.a2a_size),
+      axis("cp-a2a-size", "", AT(context.a2a_size), contexts,
            "ranks of an all-to-all of cp-comm-type a2a+p2p", {.least = 2, .most = 1e5}, &hybrid),
-      axis("cp-placement", "", AT(context.order), "positions of a sequence on the ranks of cp",
+      axis("cp-placement", "", NAMED(context.order, layers::sequence_order),
+           unaffected("all ranks of cp have equal work"),
+           "positions of a sequence on the ranks of cp",
            {.choices = {"contiguous", "striped", "zigzag"}}, &cp),
-      axis("--expert-model-parallel-size", "", AT(expert_parallel),
+      axis("--expert-model-parallel-size", "", AT(expert_parallel), of_experts,
            "ranks of dp x cp that divide the experts", degree()),
-      row("", "sequence_parallel_size", AT(sequence_parallel_size), degree()),
-      row("", "tensor_parallel.enabled", AT(tensor_parallel)),
+      row("", "sequence_parallel_size", AT(sequence_parallel_size), resolved, degree()),
+      row("", "tensor_parallel.enabled", AT(tensor_parallel), resolved),
       axis("--micro-batch-size", "train_micro_batch_size_per_gpu", AT(batch.micro_batch_size),
-           "sequences of one forward pass", {.least = 1, .most = 1e5}),
-      axis("--global-batch-size", "train_batch_size", AT(batch.global_batch_size),
+           degrees, "sequences of one forward pass", {.least = 1, .most = 1e5}),
+      axis("--global-batch-size", "train_batch_size", AT(batch.global_batch_size), degrees,
            "sequences of a step", {.least = 1, .most = 1e9}),
-      row("", "gradient_accumulation_steps", AT(batch.gradient_accumulation_steps),
+      row("", "gradient_accumulation_steps", AT(batch.gradient_accumulation_steps), resolved,
           {.least = 1, .most = 1e7}),
-      axis("--sequence-parallel", "", AT(activations.sequence_parallel),
+      axis("--sequence-parallel", "", AT(activations.sequence_parallel), degrees,
            "tokens sharded over tp between the tensor-parallel regions", {}, &tp),
       axis("--tp-comm-overlap", "tensor_parallel.tp_overlap_comm", AT(activations.tp_comm.enabled),
-           "communication of tp beside matrix products", {}, &tp),
-      row("--tp-comm-overlap-ag", "", AT(activations.tp_comm.split_ag), {}, &overlap_of_rows),
-      row("--tp-comm-overlap-rs", "", AT(activations.tp_comm.split_rs), {}, &overlap_of_rows),
-      row("--tp-comm-bulk-dgrad", "", AT(activations.tp_comm.bulk_dgrad), {}, &overlap_of_rows),
-      row("--tp-comm-bulk-wgrad", "", AT(activations.tp_comm.bulk_wgrad), {}, &overlap),
-      row("--tp-comm-overlap-rs-dgrad", "", AT(activations.tp_comm.rs_dgrad), {}, &overlap_of_rows),
-      axis("--recompute-granularity", "", AT(activations.recompute_granularity),
-           "activations that backward recomputes", {.choices = {"none", "selective", "full"}}),
-      axis("--recompute-method", "", AT(activations.recompute_method),
-           "choice of layers in full recomputation", {.choices = {"uniform", "block"}}, &full),
-      axis("--recompute-num-layers", "", AT(activations.recompute_num_layers),
-           "uniform: layers per group; block: recomputed first layers", degree(), &full),
+           beside_products, "communication of tp beside matrix products", {}, &tp),
+      row("--tp-comm-overlap-ag", "", AT(activations.tp_comm.split_ag), beside_products, {},
+          &overlap_of_rows)
+          .also(selecting("false", "--disable-tp-comm-overlap-ag"))
+          .also(older("--tp-comm-split-ag")),
+      row("--tp-comm-overlap-rs", "", AT(activations.tp_comm.split_rs), beside_products, {},
+          &overlap_of_rows)
+          .also(selecting("false", "--disable-tp-comm-overlap-rs"))
+          .also(older("--tp-comm-split-rs")),
+      row("--tp-comm-bulk-dgrad", "", AT(activations.tp_comm.bulk_dgrad), beside_products, {},
+          &overlap_of_rows)
+          .also(selecting("false", "--disable-tp-comm-bulk-dgrad")),
+      row("--tp-comm-bulk-wgrad", "", AT(activations.tp_comm.bulk_wgrad), beside_products, {},
+          &overlap)
+          .also(selecting("false", "--disable-tp-comm-bulk-wgrad")),
+      row("--tp-comm-overlap-rs-dgrad", "", AT(activations.tp_comm.rs_dgrad), beside_products, {},
+          &overlap_of_rows),
+      axis("--recompute-granularity", "",
+           NAMED(activations.recompute_granularity, layers::recompute_granularity), recomputed,
+           "activations that backward recomputes", {.choices = {"none", "selective", "full"}})
+          .also(selecting("selective", "--recompute-activations"))
+          .also(older("--checkpoint-activations", {{"true", "full"}})),
+      axis("--recompute-method", "", NAMED(activations.recompute_method, layers::recompute_method),
+           recomputed, "choice of layers in full recomputation", {.choices = {"uniform", "block"}},
+           &full),
+      axis("--recompute-num-layers", "", AT(activations.recompute_num_layers), recomputed,
+           "uniform: layers per group; block: recomputed first layers", degree(), &full)
+          .also(older("--checkpoint-num-layers")),
       axis("--distribute-saved-activations", "activation_checkpointing.partition_activations",
-           AT(activations.distribute_saved_activations), "shard checkpoints over tp", {},
-           &full_over_tp),
+           AT(activations.distribute_saved_activations), recomputed, "shard checkpoints over tp",
+           {}, &full_over_tp)
+          .also({"--partition-activations"}),
       axis("cpu-checkpointing", "activation_checkpointing.cpu_checkpointing",
-           AT(activations.cpu_checkpointing), "keep checkpoints in host memory", {}, &full),
-      axis("--use-flash-attn", "", AT(activations.use_flash_attn), "blockwise attention"),
-      axis("fused-epilogues", "", AT(activations.fused_epilogues),
+           AT(activations.cpu_checkpointing), recomputed, "keep checkpoints in host memory", {},
+           &full)
+          .also({"--checkpoint-in-cpu"}),
+      axis("--use-flash-attn", "", AT(activations.use_flash_attn), fused, "blockwise attention")
+          .also({"--use-flash-attn-v2"}),
+      axis("fused-epilogues", "", AT(activations.fused_epilogues), fused,
            "bias and GELU inside cuBLASLt's products, on a GPU"),
-      axis("--fp8-format", "", AT(fp8.format), "8-bit format of the blocks' matrix products",
-           {.choices = {"none", "hybrid", "e4m3"}}),
-      axis("--fp8-recipe", "", AT(fp8.recipe), "choice of the scales of 8-bit products",
+      axis("--fp8-format", "", NAMED(fp8.format, layers::fp8_format), codes,
+           "8-bit format of the blocks' matrix products", {.choices = {"none", "hybrid", "e4m3"}}),
+      axis("--fp8-recipe", "", NAMED(fp8.recipe, layers::fp8_recipe), codes,
+           "choice of the scales of 8-bit products",
            {.choices = {"delayed", "tensorwise", "blockwise", "mxfp8"}}, &in_8_bits),
-      row("--fp8-margin", "", AT(fp8.margin), {.least = -100, .most = 100}, &delayed_scaling),
-      row("--fp8-amax-history-len", "", AT(fp8.amax_history_len), {.least = 1, .most = 1048576},
+      row("--fp8-margin", "", AT(fp8.margin), numbers, {.least = -100, .most = 100},
           &delayed_scaling),
-      row("--fp8-amax-compute-algo", "", AT(fp8.algorithm), {.choices = {"most_recent", "max"}},
-          &delayed_scaling),
+      row("--fp8-amax-history-len", "", AT(fp8.amax_history_len), counted("memory"),
+          {.least = 1, .most = 1048576}, &delayed_scaling),
+      row("--fp8-amax-compute-algo", "", NAMED(fp8.algorithm, layers::amax_algorithm), numbers,
+          {.choices = {"most_recent", "max"}}, &delayed_scaling),
       axis("uneven-tokens", "", AT(uneven_tokens),
+           counted("the number of tokens that count, which declared steps sum over dp"),
            "only a part of each sequence counts for the loss"),
       frozen(),
 
-      row("--lr", "optimizer.params.lr", AT(optimizer.learning_rate), {.most = 1e6}, &own_rate),
-      row("", "optimizer.params.betas", AT(optimizer.betas), {.most = below_one}, &with_betas),
-      row("--adam-beta1", "", AT(optimizer.betas[0]), {.most = below_one}, &with_betas),
-      row("--adam-beta2", "", AT(optimizer.betas[1]), {.most = below_one}, &with_betas),
-      row("--adam-eps", "optimizer.params.eps", AT(optimizer.epsilon), {.least = tiny, .most = 1},
-          &with_epsilon),
-      row("--weight-decay", "optimizer.params.weight_decay", AT(optimizer.weight_decay),
+      row("--lr", "optimizer.params.lr", AT(optimizer.learning_rate), numbers, {.most = 1e6},
+          &own_rate),
+      row("", "optimizer.params.betas", AT(optimizer.betas), numbers, {.most = below_one},
+          &with_betas),
+      row("--adam-beta1", "", AT(optimizer.betas[0]), numbers, {.most = below_one}, &with_betas),
+      row("--adam-beta2", "", AT(optimizer.betas[1]), numbers, {.most = below_one}, &with_betas),
+      row("--adam-eps", "optimizer.params.eps", AT(optimizer.epsilon), numbers,
+          {.least = tiny, .most = 1}, &with_epsilon),
+      row("--weight-decay", "optimizer.params.weight_decay", AT(optimizer.weight_decay), update,
           {.most = 1e6}),
-      row("", "optimizer.params.adam_w_mode", AT(optimizer.decoupled_decay), {}, &adamw),
-      row("--sgd-momentum", "optimizer.params.momentum", AT(optimizer.momentum),
-          {.most = below_one}, &with_momentum),
-      row("--muon-nesterov", "", AT(optimizer.muon.nesterov), {}, &muon),
-      row("--muon-split-qkv", "", AT(optimizer.muon.split_qkv), {}, &muon),
-      row("--muon-num-ns-steps", "", AT(optimizer.muon.num_ns_steps), {.least = 1, .most = 100},
-          &muon),
-      row("--muon-coefficient-type", "", AT(optimizer.muon.coefficient_type),
+      row("", "optimizer.params.adam_w_mode", AT(optimizer.decoupled_decay), numbers, {}, &adamw),
+      row("--sgd-momentum", "optimizer.params.momentum", AT(optimizer.momentum), update,
+          {.most = below_one}, &with_momentum)
+          .also({"--muon-momentum"}),
+      row("--muon-nesterov", "", AT(optimizer.muon.nesterov), update, {}, &muon)
+          .also({"--muon-use-nesterov"}),
+      row("--muon-split-qkv", "", AT(optimizer.muon.split_qkv), update, {}, &muon)
+          .also(selecting("false", "--muon-no-split-qkv")),
+      row("--muon-num-ns-steps", "", AT(optimizer.muon.num_ns_steps), update,
+          {.least = 1, .most = 100}, &muon),
+      row("--muon-coefficient-type", "", AT(optimizer.muon.coefficient_type), numbers,
           {.choices = {"quintic", "simple"}}, &muon),
-      row("--muon-scale-mode", "", AT(optimizer.muon.scale_mode),
+      row("--muon-scale-mode", "", AT(optimizer.muon.scale_mode), numbers,
           {.choices = {"spectral", "unit_rms_norm", "shape_scaling"}}, &muon),
-      row("--muon-extra-scale-factor", "", AT(optimizer.muon.extra_scale_factor),
+      row("--muon-extra-scale-factor", "", AT(optimizer.muon.extra_scale_factor), numbers,
           {.least = tiny, .most = 1e6}, &muon),
-      row("--adafactor-decay-rate", "", AT(optimizer.decay_rate), {.least = tiny, .most = 10},
-          &adafactor),
+      row("--adafactor-decay-rate", "", AT(optimizer.decay_rate), numbers,
+          {.least = tiny, .most = 10}, &adafactor),
       row("--adafactor-clip-threshold", "optimizer.params.clip_threshold",
-          AT(optimizer.clip_threshold), {.least = tiny, .most = 1e30}, &adafactor),
-      row("--freeze-step", "optimizer.params.freeze_step", AT(optimizer.freeze_step),
+          AT(optimizer.clip_threshold), numbers, {.least = tiny, .most = 1e30}, &adafactor),
+      row("--freeze-step", "optimizer.params.freeze_step", AT(optimizer.freeze_step), numbers,
           {.least = 1, .most = 1e9}, &one_bits),
-      row("--min-8bit-size", "", AT(optimizer.min_8bit_size), {.least = 1, .most = 1e12},
+      row("--min-8bit-size", "", AT(optimizer.min_8bit_size),
+          unaffected("all parameters of adamw_8bit count as codes"), {.least = 1, .most = 1e12},
           &adamw_8bit),
-      row("", "optimizer.params.alpha", AT(optimizer.smoothing), {.most = below_one}, &rmsprop),
-      row("", "optimizer.params.max_coeff", AT(optimizer.max_coeff), {.least = tiny, .most = 1e30},
-          &lamb),
-      row("", "optimizer.params.min_coeff", AT(optimizer.min_coeff), {.least = tiny, .most = 1e30},
-          &lamb),
-      row("--one-bit-coeff-beta", "optimizer.params.coeff_beta", AT(optimizer.coeff_beta),
+      row("", "optimizer.params.alpha", AT(optimizer.smoothing), numbers, {.most = below_one},
+          &rmsprop),
+      row("", "optimizer.params.max_coeff", AT(optimizer.max_coeff), numbers,
+          {.least = tiny, .most = 1e30}, &lamb),
+      row("", "optimizer.params.min_coeff", AT(optimizer.min_coeff), numbers,
+          {.least = tiny, .most = 1e30}, &lamb),
+      row("--one-bit-coeff-beta", "optimizer.params.coeff_beta", AT(optimizer.coeff_beta), numbers,
           {.most = below_one}, &one_bit_lamb),
-      row("--one-bit-factor-max", "optimizer.params.factor_max", AT(optimizer.factor_max),
+      row("--one-bit-factor-max", "optimizer.params.factor_max", AT(optimizer.factor_max), numbers,
           {.least = tiny, .most = 1e30}, &one_bit_lamb),
-      row("--one-bit-factor-min", "optimizer.params.factor_min", AT(optimizer.factor_min),
+      row("--one-bit-factor-min", "optimizer.params.factor_min", AT(optimizer.factor_min), numbers,
           {.least = tiny, .most = 1e30}, &one_bit_lamb),
       row("--one-bit-factor-threshold", "optimizer.params.factor_threshold",
-          AT(optimizer.factor_threshold), {.least = tiny, .most = 1e30}, &one_bit_lamb),
+          AT(optimizer.factor_threshold), numbers, {.least = tiny, .most = 1e30}, &one_bit_lamb),
       {.megatron = "--clip-grad",
        .deepspeed = "gradient_clipping",
        .field = AT(optimizer.clipping),
+       .predicted = numbers,
        .limits = {.most = 1e30},
        .since = "1.0 since 2026-06-23 (DeepSpeed pull request 8068); 0, which is off, before"},
 
-      row("", "scheduler.type", AT(schedule.type),
+      row("", "scheduler.type", AT(schedule.type), numbers,
           {.choices = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"}}),
-      row("", "scheduler.params.warmup_min_lr", AT(schedule.warmup_min_lr), {.most = 1e6},
+      row("", "scheduler.params.warmup_min_lr", AT(schedule.warmup_min_lr), numbers, {.most = 1e6},
           &warmup_rate),
-      row("", "scheduler.params.warmup_max_lr", AT(schedule.warmup_max_lr), {.most = 1e6},
+      row("", "scheduler.params.warmup_max_lr", AT(schedule.warmup_max_lr), numbers, {.most = 1e6},
           &warmup_rate),
-      row("", "scheduler.params.warmup_num_steps", AT(schedule.warmup_num_steps), {}, &warmup),
-      row("", "scheduler.params.warmup_type", AT(schedule.warmup_type),
+      row("", "scheduler.params.warmup_num_steps", AT(schedule.warmup_num_steps), numbers, {},
+          &warmup),
+      row("", "scheduler.params.warmup_type", AT(schedule.warmup_type), numbers,
           {.choices = {"log", "linear"}}, &warmup),
-      row("", "scheduler.params.total_num_steps", AT(schedule.total_num_steps), {.least = 1},
-          &decay),
-      row("", "scheduler.params.warmup_min_ratio", AT(schedule.warmup_min_ratio), {.most = 1},
-          &cosine),
-      row("", "scheduler.params.cos_min_ratio", AT(schedule.cos_min_ratio), {.most = 1}, &cosine),
-      row("--train-iters", "", AT(schedule.train_iters), {.least = 1}, &no_decay_iters),
-      row("--lr-decay-iters", "", AT(schedule.lr_decay_iters), {.least = 1}, &no_type),
-      row("--lr-warmup-iters", "", AT(schedule.lr_warmup_iters), {}, &no_type),
-      row("--min-lr", "", AT(schedule.min_lr), {.most = 1e6}, &megatrons),
-      row("--lr-decay-style", "", AT(schedule.lr_decay_style),
+      row("", "scheduler.params.total_num_steps", AT(schedule.total_num_steps), numbers,
+          {.least = 1}, &decay),
+      row("", "scheduler.params.warmup_min_ratio", AT(schedule.options.warmup_min_ratio), numbers,
+          {.most = 1}, &cosine),
+      row("", "scheduler.params.cos_min_ratio", AT(schedule.options.cos_min_ratio), numbers,
+          {.most = 1}, &cosine),
+      row("--train-iters", "", AT(schedule.train_iters), numbers, {.least = 1}, &no_decay_iters),
+      row("--lr-decay-iters", "", AT(schedule.lr_decay_iters), numbers, {.least = 1}, &no_type),
+      row("--lr-warmup-iters", "", AT(schedule.lr_warmup_iters), numbers, {}, &no_type),
+      row("--lr-warmup-init", "", AT(schedule.options.lr_warmup_init), numbers, {.most = 1e6},
+          &megatrons_warmup)
+          .demanding({"a value of at most --lr",
+                      [](Config c) {
+                        return c.schedule.options.lr_warmup_init <= c.optimizer.learning_rate;
+                      }}),
+      row("--min-lr", "", AT(schedule.min_lr), numbers, {.most = 1e6}, &megatrons),
+      row("--lr-decay-style", "", AT(schedule.lr_decay_style), numbers,
           {.choices = {"constant", "linear", "cosine", "inverse-square-root"}}, &megatrons),
 
-      row("--loss-scale", "fp16.loss_scale", AT(precision.constant_loss_scale), {.most = 1e30},
-          &half),
-      row("", "fp16.initial_scale_power", AT(precision.initial_scale_power), {.most = 100},
+      row("--loss-scale", "fp16.loss_scale", AT(precision.constant_loss_scale), numbers,
+          {.most = 1e30}, &half),
+      row("", "fp16.initial_scale_power", AT(precision.initial_scale_power), numbers, {.most = 100},
           &dynamic),
-      row("--initial-loss-scale", "", AT(precision.loss_scale.initial_scale),
+      row("--initial-loss-scale", "", AT(precision.loss_scale.initial_scale), numbers,
           {.least = tiny, .most = 1e30}, &dynamic),
-      row("--loss-scale-window", "fp16.loss_scale_window", AT(precision.loss_scale.window),
+      row("--loss-scale-window", "fp16.loss_scale_window", AT(precision.loss_scale.window), numbers,
           {.least = 1}, &dynamic),
-      row("--hysteresis", "fp16.hysteresis", AT(precision.loss_scale.hysteresis),
+      row("--hysteresis", "fp16.hysteresis", AT(precision.loss_scale.hysteresis), numbers,
           {.least = 1, .most = 1e9}, &dynamic),
-      row("", "fp16.consecutive_hysteresis", AT(precision.loss_scale.consecutive_hysteresis), {},
-          &dynamic),
-      row("--min-loss-scale", "fp16.min_loss_scale", AT(precision.loss_scale.min_scale),
+      row("", "fp16.consecutive_hysteresis", AT(precision.loss_scale.consecutive_hysteresis),
+          numbers, {}, &dynamic),
+      row("--min-loss-scale", "fp16.min_loss_scale", AT(precision.loss_scale.min_scale), numbers,
           {.least = tiny, .most = 1e30}, &dynamic),
-      row("--seed", "", AT(seed), {.most = 9.3e18}),
+      row("--seed", "", AT(seed), numbers, {.most = 9.3e18}),
   };
 }
 

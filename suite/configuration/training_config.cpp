@@ -62,7 +62,7 @@ bool TrainingConfig::Schedule::is_megatrons() const {
 }
 
 LearningRate TrainingConfig::learning_rate() const {
-  LearningRate rate{.highest = optimizer.learning_rate};
+  LearningRate rate{.highest = optimizer.learning_rate, .options = schedule.options};
   if (!schedule.type.empty()) {
     rate.style = schedule.type;
     if (schedule.type != "WarmupCosineLR") rate.highest = schedule.warmup_max_lr;
@@ -70,8 +70,6 @@ LearningRate TrainingConfig::learning_rate() const {
     rate.warmup = schedule.warmup_num_steps;
     rate.total = schedule.total_num_steps.value_or(0);
     rate.logarithmic_warmup = schedule.warmup_type == "log";
-    rate.warmup_min_ratio = schedule.warmup_min_ratio;
-    rate.cosine_min_ratio = schedule.cos_min_ratio;
   } else if (schedule.is_megatrons()) {
     rate.style =
         schedule.lr_decay_style == "constant" ? "megatron-constant" : schedule.lr_decay_style;

@@ -119,7 +119,7 @@ struct TrainingConfig {
     std::int64_t warmup_num_steps = 1000;
     std::string warmup_type = "log";
     std::optional<std::int64_t> total_num_steps;
-    double warmup_min_ratio = 0, cos_min_ratio = 1e-4;
+    LearningRateOptions options{};
     // Megatron-LM's keys. The rate decays over lr_decay_iters or, if that is empty, train_iters.
     std::optional<std::int64_t> train_iters, lr_decay_iters, lr_warmup_iters;
     double min_lr = 0;

@@ -17,7 +17,7 @@ import sys
 import unittest
 
 import gpu_matrix
-from process import LAUNCHER, NO_FIGURES, PROGRAM, TemporaryFolder, read_run, shardmark
+from process import LAUNCHER, NO_FIGURES, PROGRAM, TemporaryFolder, one_case, read_run, shardmark
 
 SHORT = ["--device", "cuda", "--max-seconds", "0.001", "--timeout", "120", "--no-limits"]
 LONGEST_S = 1500  # of a launch
@@ -125,15 +125,16 @@ class Gpus(TemporaryFolder):
         if transport == "cuda_ipc" and hosts == 1:  # once
             self.expect_ruled([unit for unit in others if unit not in accept], flags, ranks, hosts, order)
 
-    def steps_between(self, transport, ranks, hosts=1, order="lazy", of=None, grids=None, sequences=8, more=()):
+    def steps_between(self, transport, ranks, hosts=1, order="lazy", of=None, grids=None, sequences=8, more=(), one=False):
+        """Runs steps of each grid; one: of gpt_step a case of each model and ZeRO stage."""
         for grid in grids or gpu_matrix.GRIDS[ranks]:
+            flags = [*gpu_matrix.grid_flags(grid, sequences), "--transport", transport, *more]
             with self.subTest(grid=grid):
-                self.expect_ruled(of or gpu_matrix.STEPS, [*gpu_matrix.grid_flags(grid, sequences), "--transport", transport, *more], ranks, hosts,
-                                  order)
+                self.expect_ruled(of or gpu_matrix.STEPS, one_case("gpt_step", flags) if one else flags, ranks, hosts, order)
 
-    def every_zero_stage(self, transport, order="lazy", more=()):
+    def every_zero_stage(self, transport, order="lazy", more=(), one=False):
         self.steps_between(transport, 8, order=order, of=["gpt_step"], grids=[gpu_matrix.ZERO_GRID],
-                           more=["--zero-stage", "0,1,2,3", *more])
+                           more=["--zero-stage", "0,1,2,3", *more], one=one)
 
     def two_hosts(self):
         """Skips the test if this machine cannot have two hosts."""
@@ -159,23 +160,17 @@ class CrossSection(Gpus):
     def test_units_of_one_gpu(self):
         self.units_between("cuda_ipc", 1, of=["gemm", "memory_bandwidth", "self_attention"])
 
-    # All axes that slices vary, so that a model and a stage of ZeRO have one case.
-    ONE = [*gpu_matrix.OURS, "--dtype", "float", "--optimizer", "adamw", "--schedule", "1f1b", "--model-args", "none",
-           "--offload_optimizer", "none", "--offload_param", "none", "--uneven-tokens", "off", "--sequence-parallel", "on",
-           "--recompute-granularity", "none", "--use-flash-attn", "off", "--communication-data-type", "default",
-           "--grad-accum-dtype", "default", "--gradient-compression", "none", "--freeze", "none", "--tp-comm-overlap", "off",
-           "--overlap-p2p-communication", "off",
-           "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
-           "--zero_quantized_gradients", "off", "--sparse-attention", "none"]
+    # In addition to neutral values.
+    ONE = [*gpu_matrix.OURS, "--sequence-parallel", "on"]
 
     def test_a_step_of_all_degrees(self):
         before = self.counts["pass"]
-        self.every_zero_stage("nccl", more=["--model", "tiny", *self.ONE])
+        self.every_zero_stage("nccl", more=["--model", "tiny", *self.ONE], one=True)
         self.assertEqual(self.counts["pass"] - before, 4)  # another axis would make it longer
 
     def test_other_models(self):
         self.steps_between("nccl", 4, of=["gpt_step"], grids=[(2, 2, 1)], sequences=2,
-                           more=["--model", "bert_tiny,t5_tiny", "--zero-stage", "1", *self.ONE])
+                           more=["--model", "bert_tiny,t5_tiny", "--zero-stage", "1", *self.ONE], one=True)
 
     def test_streams_in_another_order(self):
         for transport, seed in (("cuda_ipc", 1), ("nccl", 2)):

@@ -13,7 +13,7 @@ import sys
 import unittest
 from unittest import mock
 
-from process import NO_FIGURES, TemporaryFolder, read_run, shardmark
+from process import NO_FIGURES, TemporaryFolder, one_case, read_run, shardmark
 
 try:
     import numpy as np
@@ -27,22 +27,7 @@ SEED, STEPS, SEQUENCES, SEQUENCE = 1234, 10, 8, 32
 # A file has one more token than a sequence, or than those of both stacks, so every sequence is known.
 TEXT = b"Every rank of a group owns a part of each tensor, and sends it to others."
 HIDDEN, HEADS, BUCKETS = 32, 4, 32
-# All axes that slices vary, so that one case runs.
-CASE = ["--reference", "none", "--max-seconds", "0.01", "--dtype", "float", "--transport", "shared_memory",
-        "--optimizer", "adamw", "--model-args", "none", "--micro-batch-size", "1", "--uneven-tokens", "off",
-        "--recompute-granularity", "none", "--use-flash-attn", "off", "--schedule", "1f1b", "--offload_optimizer", "none",
-        "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default", "--freeze", "none",
-        "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
-        "--zero_quantized_gradients", "off", "--gradient-compression", "none", "--sparse-attention", "none",
-        "--overlap-p2p-communication", "off"]
 WORD = (1 << 64) - 1
-
-
-def case(words):
-    """Returns the flags of a case: those of CASE that `words` does not set, and `words`."""
-    given = {word.partition("=")[0] for word in words}
-    usual = zip(CASE[::2], CASE[1::2], strict=True)
-    return ["--no-limits", *(word for flag in usual if flag[0] not in given for word in flag), *words]
 
 
 def philox(key, indices):
@@ -414,8 +399,9 @@ class Losses(TemporaryFolder):
     def run_step(self, model, length, *words):
         with open(self.path("text"), "wb") as file:
             file.write(TEXT[:length + 1])
-        done = shardmark("run", "gpt_step", "--model", model, "--data", self.path("text"), "--seed", str(SEED),
-                         "--global-batch-size", str(SEQUENCES), "--out", self.path("run"), *case(words), env=NO_FIGURES)
+        case = one_case("gpt_step", ["--model", model, "--global-batch-size", str(SEQUENCES), *words])
+        done = shardmark("run", "gpt_step", *case, "--data", self.path("text"), "--seed", str(SEED), "--reference", "none",
+                         "--max-seconds", "0.01", "--no-limits", "--out", self.path("run"), env=NO_FIGURES)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def compare_gradients(self, model, theirs, length, *words):

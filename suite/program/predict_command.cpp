@@ -14,7 +14,6 @@
 #include "suite/files/new_file.h"
 #include "suite/options/options.h"
 #include "suite/plan/training_options.h"
-#include "suite/predict/counted_keys.h"
 #include "suite/predict/objective.h"
 #include "suite/predict/published.h"
 #include "suite/predict/report.h"
@@ -38,10 +37,9 @@ void add_own_keys(Options& options, configuration::Sources& sources) {
   options.group("Keys that only this program has");
   TrainingConfig fresh;
   for (const configuration::Key& key : configuration::keys()) {
-    const predict::CountedKey* const row = predict::find_counted(key.name());
     const bool own = key.megatron.empty() && key.deepspeed.empty() && key.field &&
                      key.axis != "dtype" && key.axis != "data-parallel-size";
-    if (!own || !row || row->taken != predict::Taken::counted) continue;
+    if (!own || key.predicted.taken != configuration::Taken::counted) continue;
     const std::string axis(key.axis);
     const configuration::Kind kind = key.field(fresh).kind();
     const bool counts = kind == configuration::Kind::whole || kind == configuration::Kind::number;

@@ -10,7 +10,7 @@ import sys
 import termios
 import unittest
 
-from process import LAUNCHER, NO_FIGURES, PROGRAM, TemporaryFolder, read_run, shardmark
+from process import LAUNCHER, NO_FIGURES, PROGRAM, TemporaryFolder, one_case, read_run, shardmark
 
 
 def read_terminal(ours):
@@ -131,20 +131,14 @@ class GoodRun(TemporaryFolder):
 
     def test_a_step_by_the_collectives_of_mpi(self):
         # ZeRO stage 1 reduces and gathers in place. MPI counts no bytes, so the oracle of volume does not rule.
-        done = shardmark("run", "gpt_step", "--model", "tiny", "--ranks", "4", "--tp", "2", "--pp", "1", "--dp", "2", "--transport", "mpi",
-                         "--dtype", "float", "--sequence-parallel", "on", "--zero-stage", "0,1", "--global-batch-size", "4",
-                         "--recompute-granularity", "none", "--schedule", "1f1b", "--freeze", "none",
-                         "--gradient-compression", "none", "--offload_optimizer", "none", "--offload_param", "none",
-                         "--optimizer", "adamw", "--model-args", "none", "--uneven-tokens", "off", "--use-flash-attn", "off",
-                         "--communication-data-type", "default", "--grad-accum-dtype", "default", "--tp-comm-overlap", "off",
-                         "--zero_quantized_weights", "off", "--zero_quantized_gradients", "off", "--sparse-attention", "none",
-                         "--overlap-p2p-communication", "off",
-                         "--fp8-format", "none", "--fp8-recipe", "delayed", "--tp-algorithm", "library", "--dp-algorithm",
-                         "all_reduce=library,reduce_scatter=library,all_gather=library", "--max-seconds", "0.05",
-                         "--no-limits", "--out", self.path("run"), env=NO_FIGURES, timeout=300)
+        words = ["--ranks", "4", "--tp", "2", "--pp", "1", "--dp", "2", "--transport", "mpi", "--sequence-parallel", "on",
+                 "--zero-stage", "0,1", "--global-batch-size", "4", "--tp-algorithm", "library",
+                 "--dp-algorithm", "all_reduce=library,reduce_scatter=library,all_gather=library"]
+        done = shardmark("run", "gpt_step", *one_case("gpt_step", words), "--max-seconds", "0.05", "--no-limits",
+                         "--out", self.path("run"), env=NO_FIGURES, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         cases = read_run(self.path("run"))["benchmarks"]
-        self.assertEqual({case["case"]["zero-stage"] for case in cases}, {"0", "1"})
+        self.assertEqual([case["case"]["zero-stage"] for case in cases], ["0", "1"])
         for case in cases:
             self.assertEqual(case["verdict"], "pass", case)
             self.assertEqual({case["oracles"][oracle]["verdict"] for oracle in ("numerics", "memory", "schedule", "determinism")}, {"pass"})
@@ -217,6 +211,18 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(verdicts["2"]["verdict"], "pass")
         self.assertEqual(verdicts["4"]["verdict"], "skipped")
         self.assertIn("4", verdicts["4"]["reason"])
+
+
+class OneCase(unittest.TestCase):
+    def test_an_axis_has_the_value_that_is_given_or_meant_or_neutral(self):
+        axes = [(["--tp", "--tensor-model-parallel-size"], "1"), (["--dtype"], "bfloat16"), (["--new"], "off"), (["--freeze"], "none")]
+        self.assertEqual(one_case("", ["--tp", "2", "--freeze=a*", "--out", "x"], lambda _: axes),
+                         ["--tp", "2", "--freeze=a*", "--out", "x", "--dtype", "float", "--new", "off"])
+
+    def test_another_default_does_not_change_a_case(self):
+        for default in ("on", "2", "cpu"):
+            with self.assertRaisesRegex(AssertionError, f"--new is {default} by default"):
+                one_case("", [], lambda _, default=default: [(["--new"], default)])
 
 
 if __name__ == "__main__":

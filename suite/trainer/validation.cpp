@@ -7,6 +7,7 @@
 
 #include "layers/models/gpt.h"
 #include "suite/configuration/group_algorithms.h"
+#include "suite/configuration/keys.h"
 #include "suite/trainer/model_chunks.h"
 #include "zero/eight_bit/adamw_8bit.h"
 #include "zero/matrices/adafactor.h"
@@ -204,6 +205,7 @@ void validate(const TrainingConfig& config) {
   if (stage < 0 || stage >= zero::num_stages)
     throw std::invalid_argument(
         fmt::format("zero-stage is {}; expected 0 to {}", stage, zero::num_stages - 1));
+  configuration::check_demands(config);
   const zero::StepOptions& options = config.zero.options;
   if (config.zero.overlaps() && config.shards() > 1 && config.transport == machine::Transport::mpi)
     throw std::invalid_argument(

@@ -38,6 +38,20 @@ TEST(TrainingStep, AGptStepRunsEverySchedule) {
   expect_passed(cases, 4);
 }
 
+TEST(TrainingStep, MessagesAheadNeedALinkThatReceivesAhead) {
+  const auto over = [](const char* transport) {
+    return refusal("gpt_step", {{"model", "tiny"},
+                                {"ranks", "2"},
+                                {"pipeline-model-parallel-size", "2"},
+                                {"overlap-p2p-communication", "on"},
+                                {"transport", transport}});
+  };
+  for (const char* transport : {"shared_memory", "mpi", "cuda_ipc"})
+    EXPECT_EQ(over(transport), "accepted") << transport;
+  suite::testing::expect_words(over("nccl"),
+                               {"overlap-p2p-communication on requires transport shared_memory"});
+}
+
 // Every forward and backward of a chunk is a pass that gathers, reduces and frees. Several
 // micro-batches are in flight; first, last and copied chunks share or tie the table.
 TEST(TrainingStep, ZeroStages2And3RunEverySchedule) {

@@ -101,10 +101,6 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
       !why.empty())
     return why;
   const TrainingConfig config = config_of(c, context);
-  if (config.pipeline.p2p_overlap && config.degrees.pp > 1 &&
-      config.transport == machine::Transport::nccl)
-    return "overlap-p2p-communication: over nccl messages move in groups between actions; use "
-           "transport cuda_ipc";
   if (config.activations.fused_epilogues && (context.device.kind() != machine::Device::Kind::cuda ||
                                              config.precision.dtype == machine::Dtype::float64))
     return fmt::format(

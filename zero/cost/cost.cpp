@@ -172,27 +172,17 @@ void add_muon(Calls& calls, const GradientPlan& plan, const Layout& layout, cons
 // Every rank of dp owns ranges of the same sizes.
 StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& layout,
                          const Rule& rule, const StepOptions& options) {
-  if (std::holds_alternative<Muon>(rule)) {
-    const MuonBytes bytes = muon_bytes(plan, layout, sharded);
+  const auto on_device = [](const MatrixBytes& bytes) {
     StateCost cost;
     cost.device_optimizer = bytes.states;
     cost.device_buffers = bytes.buffers;
     return cost;
-  }
-  if (std::holds_alternative<Adafactor>(rule)) {
-    const AdafactorBytes bytes = adafactor_bytes(plan, layout, sharded);
-    StateCost cost;
-    cost.device_optimizer = bytes.states;
-    cost.device_buffers = bytes.buffers;
-    return cost;
-  }
-  if (std::holds_alternative<AdamW8Bit>(rule)) {
-    const AdamW8BitBytes bytes = adamw_8bit_bytes(plan, layout, sharded);
-    StateCost cost;
-    cost.device_optimizer = bytes.states;
-    cost.device_buffers = bytes.buffers;
-    return cost;
-  }
+  };
+  if (std::holds_alternative<Muon>(rule)) return on_device(muon_bytes(plan, layout, sharded));
+  if (std::holds_alternative<Adafactor>(rule))
+    return on_device(adafactor_bytes(plan, layout, sharded));
+  if (std::holds_alternative<AdamW8Bit>(rule))
+    return on_device(adamw_8bit_bytes(plan, layout, sharded));
   std::vector<std::int64_t> sizes;
   std::vector<bool> away;
   if (options.offload_param.offloads()) {

@@ -30,8 +30,8 @@ void check_adamw_8bit(const Rule& rule, const MatrixLimits& limits) {
         "updates pieces that cut blocks of codes");
 }
 
-AdamW8BitBytes adamw_8bit_bytes(const GradientPlan& plan, const Layout& layout, bool sharded) {
-  AdamW8BitBytes bytes;
+MatrixBytes adamw_8bit_bytes(const GradientPlan& plan, const Layout& layout, bool sharded) {
+  MatrixBytes bytes;
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen) continue;
     const std::int64_t size = sharded ? layout.shard_elements(bucket) : bucket.range.size();

@@ -19,10 +19,7 @@ namespace zero {
 // Throws std::invalid_argument for options that 8-bit AdamW does not support.
 void check_adamw_8bit(const Rule& rule, const MatrixLimits& limits);
 
-struct AdamW8BitBytes {
-  std::size_t states = 0, buffers = 0;
-};
-AdamW8BitBytes adamw_8bit_bytes(const GradientPlan& plan, const Layout& layout, bool sharded);
+MatrixBytes adamw_8bit_bytes(const GradientPlan& plan, const Layout& layout, bool sharded);
 
 class AdamW8BitOptimizer final : public OwnedOptimizer {
  public:

@@ -107,12 +107,12 @@ Factors factors(const GradientPlan& plan, const Layout& layout) {
   return result;
 }
 
-AdafactorBytes adafactor_bytes(const GradientPlan& plan, const Layout& layout, bool sharded) {
+MatrixBytes adafactor_bytes(const GradientPlan& plan, const Layout& layout, bool sharded) {
   const Dtype wide = collectives::gradient_dtype(plan.value_dtype);
   const Factors all = factors(plan, layout);
   const Sizes most = sizes(plan, layout, all);
   const ParameterSums sums = parameter_sums(plan, layout, sharded);
-  AdafactorBytes bytes;
+  MatrixBytes bytes;
   bytes.states = static_cast<std::size_t>(all.elements) * size_of(wide);
   bytes.buffers =
       static_cast<std::size_t>(all.elements + most.squares + most.scratch + 2 * most.extent) *

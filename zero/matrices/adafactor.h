@@ -34,10 +34,7 @@ struct Factors {
 };
 Factors factors(const GradientPlan& plan, const Layout& layout);
 
-struct AdafactorBytes {
-  std::size_t states = 0, buffers = 0;
-};
-AdafactorBytes adafactor_bytes(const GradientPlan& plan, const Layout& layout, bool sharded);
+MatrixBytes adafactor_bytes(const GradientPlan& plan, const Layout& layout, bool sharded);
 
 class AdafactorOptimizer final : public OwnedOptimizer {
  public:

@@ -24,6 +24,11 @@ struct MatrixContext {
   const GradientRow& row(int at) const { return plan.rows[static_cast<std::size_t>(at)]; }
 };
 
+// Bytes of their states, and of their buffers during an update.
+struct MatrixBytes {
+  std::size_t states = 0, buffers = 0;
+};
+
 // The options that these optimizers do not support.
 struct MatrixLimits {
   Dtype value_dtype{}, gradient_dtype{};

@@ -99,10 +99,10 @@ bool orthogonalizes(const GradientPlan& plan, const Layout& layout, int row, boo
                  .size() > 0;
 }
 
-MuonBytes muon_bytes(const GradientPlan& plan, const Layout& layout, bool sharded) {
+MatrixBytes muon_bytes(const GradientPlan& plan, const Layout& layout, bool sharded) {
   const Dtype wide = collectives::gradient_dtype(plan.value_dtype);
   const Sizes most = sizes(plan, layout, sharded);
-  MuonBytes bytes;
+  MatrixBytes bytes;
   bytes.buffers = static_cast<std::size_t>(most.gathered + most.part) * size_of(wide) +
                   static_cast<std::size_t>(1 + sums(plan.tp)) * sizeof(double) +
                   NewtonSchulz::bytes(wide, most.part, most.square_rows, plan.tp);

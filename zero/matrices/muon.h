@@ -37,10 +37,7 @@ std::vector<MuonPart> muon_parts(const GradientRow& row, int tp);
 bool orthogonalizes(const GradientPlan& plan, const Layout& layout, int row, bool sharded,
                     int dp_rank);
 
-struct MuonBytes {
-  std::size_t states = 0, buffers = 0;
-};
-MuonBytes muon_bytes(const GradientPlan& plan, const Layout& layout, bool sharded);
+MatrixBytes muon_bytes(const GradientPlan& plan, const Layout& layout, bool sharded);
 
 class MuonOptimizer final : public OwnedOptimizer {
  public:
