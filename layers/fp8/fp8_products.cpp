@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "layers/fp8/scaled_products.h"
 #include "machine/base/error.h"
 #include "machine/base/reject.h"
 #include "machine/device/kernels.h"
@@ -90,7 +91,26 @@ void Fp8Products::see(std::string_view product, std::string_view what,
   if (scheme_.observer) scheme_.observer->operand(product, what, codes);
 }
 
-void Fp8Products::multiply(const Operand& a, const Operand& b, const Tensor& c, bool adds) const {
+void Fp8Products::multiply(std::string_view product, const Operand& a, const Operand& b,
+                           const Tensor& c, bool adds) const {
+  const auto scaled = [&](const Operand& x) {
+    return machine::ScaledMatrix{x.codes.codes, x.codes.inverse,
+                                 scaling_of(scheme_.options.recipe, x.weight), x.transposed};
+  };
+  const machine::ScaledMatrix left = scaled(a), right = scaled(b);
+  const std::int64_t inner = a.transposed ? left.codes.rows() : left.codes.cols();
+  const bool by_library =
+      machine::why_not_scaled_gemm(device_.compute_capability(),
+                                   {c.rows(), c.cols(), inner, left.scaling, right.scaling})
+          .empty();
+  if (by_library)
+    machine::scaled_gemm(device_.stream(), left, right, c, adds);
+  else
+    emulate(a, b, c, adds);
+  if (scheme_.observer) scheme_.observer->multiplied(product, by_library);
+}
+
+void Fp8Products::emulate(const Operand& a, const Operand& b, const Tensor& c, bool adds) const {
   machine::Stream& stream = device_.stream();
   const auto decoded = [&](const Operand& operand) {
     const Quantized& from = operand.codes;
@@ -121,7 +141,7 @@ void Fp8Products::forward(const Tensor& x, const Tensor& weight, const Tensor& y
                                   Category::buffers);
     see("forward", "x", of_x);
     see("forward", "W", of_w);
-    multiply({of_x, false}, {of_w, true}, y, false);
+    multiply("forward", {of_x, false}, {of_w, true, true}, y, false);
   }
   input_scales_[x.data()] = scales;
   if (forward_scaling_) forward_scaling_->update();
@@ -138,7 +158,7 @@ Tensor Fp8Products::input_gradient(const Tensor& d_y, const Tensor& weight, cons
     const Quantized of_w =
         encode(*weight_, weight, weight_scales_, Along::rows, false, Category::buffers);
     see("input_gradient", "W", of_w);
-    multiply({of_d_y, false}, {of_w, false}, d_x, false);
+    multiply("input_gradient", {of_d_y, false}, {of_w, false, true}, d_x, false);
   }
   if (backward_scaling_) backward_scaling_->update();
   if (!gathers) {
@@ -146,8 +166,10 @@ Tensor Fp8Products::input_gradient(const Tensor& d_y, const Tensor& weight, cons
     return d_y;
   }
   // The weights' gradient sums over rows, along which blocks are encoded again.
-  if (!scheme_.options.per_tensor())
+  if (!scheme_.options.per_tensor()) {
+    of_d_y = {};
     of_d_y = encode(*gradient_, d_y, scales, Along::rows, true, kept);
+  }
   gathered_gradients_[of_d_y.codes.data()] = of_d_y;
   return of_d_y.codes;
 }
@@ -167,7 +189,7 @@ void Fp8Products::weight_gradient(const Tensor& x, const Tensor& d_y, const Tens
                                             : gathered.mapped();
   see("weight_gradient", "x", of_x);
   see("weight_gradient", "d_y", of_d_y);
-  multiply({of_d_y, true}, {of_x, false}, d_weight, true);
+  multiply("weight_gradient", {of_d_y, true}, {of_x, false}, d_weight, true);
 }
 
 }  // namespace layers

@@ -6,10 +6,10 @@
 //   input_gradient   d_x = d_y W    E5M2 E4M3    (E4M3 E4M3 with format e4m3)
 //   weight_gradient  d_W = d_yᵀ x   E5M2 E4M3    added to float
 //
-// Codes are decoded to float, and the device's product of floats sums them in float. Results are
-// rounded once, to the dtype of y and d_x. On the host this is the arithmetic of an FP8 product
-// that accumulates in float. On a GPU it is not cuBLASLt's FP8 product: it is slower, and it does
-// not need extents that are multiples of 16.
+// A GPU's library multiplies the codes (machine/device/float8/scaled_gemm.h), if it has the
+// product: the compute capability and the scales allow it, and 16 divides the extents. Otherwise,
+// and on the host, the product is emulated: codes are decoded to float, and the device's product of
+// floats sums them in float. Results are rounded once, to the dtype of y and d_x.
 //
 // Amaxes. tensorwise: of a tensor that is gathered, over tp, because its shards share a scale;
 // others are the rank's own. delayed: of all tensors, over Fp8Scheme::amax_group, once a pass (2
@@ -39,6 +39,8 @@ class Fp8Observer {
  public:
   virtual ~Fp8Observer() = default;
   virtual void operand(std::string_view product, std::string_view what, const Quantized& codes) = 0;
+  // After a product. by_library: not emulated.
+  virtual void multiplied(std::string_view /*product*/, bool /*by_library*/) {}
 };
 
 class Fp8Products {
@@ -63,13 +65,15 @@ class Fp8Products {
  private:
   struct Operand {
     const Quantized& codes;
-    bool transposed;
+    bool transposed, weight = false;
   };
   Quantized gathered(const Quantized& own, machine::Category category) const;
   Quantized encode(const Quantizer& quantizer, const machine::Tensor& values, const Scales& scales,
                    Along along, bool gathers, machine::Category category) const;
   void see(std::string_view product, std::string_view what, const Quantized& codes) const;
-  void multiply(const Operand& a, const Operand& b, const machine::Tensor& c, bool adds) const;
+  void multiply(std::string_view product, const Operand& a, const Operand& b,
+                const machine::Tensor& c, bool adds) const;
+  void emulate(const Operand& a, const Operand& b, const machine::Tensor& c, bool adds) const;
 
   machine::Device& device_;
   collectives::Communicator& tp_;

@@ -1,5 +1,9 @@
 #include "layers/models/fp8_cost.h"
 
+#include <algorithm>
+
+#include "layers/fp8/scaled_products.h"
+
 namespace layers {
 namespace {
 
@@ -30,26 +34,89 @@ Dtype of_gradients(const StageCase& stage) {
   return stage.fp8.format == Fp8Format::hybrid ? Dtype::float8_e5m2 : Dtype::float8_e4m3;
 }
 
-// in, out: of a rank. gathers_d_y: of a row-parallel layer with sequence parallelism.
+// Buffers that cuBLASLt's products need besides the operands (machine/device/float8/scaled_gemm.h),
+// and those of choosing the scales of blocks. outer: the extent across the sum.
+struct LibraryBuffers {
+  Coding coding;
+
+  static std::int64_t whole(std::int64_t extent, std::int64_t of) {
+    return (extent + of - 1) / of * of;
+  }
+  // along_cols: the sum is along the columns of the stored codes.
+  std::int64_t copies(std::int64_t outer, std::int64_t along, bool along_cols) const {
+    const std::int64_t codes = along_cols ? 0 : outer * along;
+    if (coding.one_scale()) return codes;
+    if (!coding.square) return codes + tiles(outer, along);
+    return codes + (along_cols ? 4 * outer * coding.blocks(along) : 0);
+  }
+  std::int64_t copies_of_weight(std::int64_t outer, std::int64_t along, bool along_cols) const {
+    if (!coding.square) return copies(outer, along, along_cols);
+    const std::int64_t blocks = coding.blocks(along), padded = whole(blocks, 4);
+    if (along_cols && blocks == padded) return 0;
+    return (along_cols ? 0 : outer * along) + 4 * coding.blocks(outer) * padded;
+  }
+  // Largest magnitudes, and float scales, of the blocks while a matrix is encoded.
+  std::int64_t encoding(std::int64_t blocks_outer, std::int64_t along) const {
+    return coding.one_scale() ? 0 : (coding.square ? 8 : 4) * blocks_outer * coding.blocks(along);
+  }
+  std::int64_t encoding_weight(std::int64_t outer, std::int64_t along) const {
+    return encoding(coding.square ? coding.blocks(outer) : outer, along);
+  }
+
+ private:
+  std::int64_t tiles(std::int64_t outer, std::int64_t along) const {
+    return whole(outer, 128) * whole(coding.blocks(along), 4);
+  }
+};
+
+enum class Gathers : unsigned char { none, x, d_y };  // with sequence parallelism
+
+// in, out: of a rank.
 Fp8LinearMemory linear_memory(const GptConfig& config, const StageCase& stage, std::int64_t in,
-                              std::int64_t out, bool gathers_d_y) {
-  const Coding coding(stage.fp8.recipe);
-  const std::int64_t n = stage.tokens(config);
-  const bool narrow = stage.dtype != Dtype::float32;
+                              std::int64_t out, Gathers gathers) {
+  const Fp8Recipe recipe = stage.fp8.recipe;
+  const Coding coding(recipe);
+  const LibraryBuffers library{coding};
+  const std::int64_t n = stage.tokens(config), own = n / stage.tp;
+  const Fp8LinearShape shape{n, in, out};
+  const bool narrow = stage.dtype != Dtype::float32, gathers_d_y = gathers == Gathers::d_y;
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   const auto floats = [](std::int64_t elements) { return 4 * elements; };
+  const auto emulated = [&](const machine::ScaledProduct& product) {
+    return !machine::why_not_scaled_gemm(stage.compute_capability, product).empty();
+  };
+  // Besides the operands, while a product runs: they are decoded, or copied for the library.
+  const auto beside = [&](const machine::ScaledProduct& product, std::int64_t sums,
+                          std::int64_t copies) {
+    if (!emulated(product)) return copies;
+    return floats(product.rows * product.inner + product.inner * product.cols + sums);
+  };
   Fp8LinearMemory memory;
-  memory.forward = bytes(coding.matrix(n, in) + coding.weight(out, in) + floats(n * in + out * in) +
-                         (narrow ? floats(n * out) : 0));
-  memory.backward_input = bytes(coding.matrix(n, out) + coding.weight(in, out) +
-                                floats(n * out + out * in) + (narrow ? floats(n * in) : 0));
-  const std::int64_t d_y = coding.matrix(out, n);
+  const std::int64_t x = coding.matrix(n, in), w = coding.weight(out, in);
+  // The own codes exist until they are gathered. The weight is encoded beside the other operand.
+  memory.forward = bytes(
+      std::max({x + w +
+                    beside(shape.forward(recipe), narrow ? n * out : 0,
+                           library.copies(n, in, true) + library.copies_of_weight(out, in, true)),
+                x + (gathers == Gathers::x ? coding.matrix(own, in) : library.encoding(n, in)),
+                x + w + library.encoding_weight(out, in)}));
+  const std::int64_t d_y = coding.matrix(n, out), w_again = coding.weight(in, out);
+  memory.backward_input = bytes(
+      std::max({d_y + w_again +
+                    beside(shape.input_gradient(recipe), narrow ? n * in : 0,
+                           library.copies(n, out, true) + library.copies_of_weight(in, out, false)),
+                d_y + (gathers_d_y ? coding.matrix(own, out) : library.encoding(n, out)),
+                d_y + w_again + library.encoding_weight(in, out)}));
+  const std::int64_t d_y_again = coding.matrix(out, n);
   memory.backward_weights =
-      bytes(coding.matrix(in, n) + (gathers_d_y ? 0 : d_y) + floats(n * (in + out)));
+      bytes(coding.matrix(in, n) + (gathers_d_y ? 0 : d_y_again) +
+            beside(shape.weight_gradient(recipe), 0,
+                   library.copies(out, n, false) + library.copies(in, n, false)));
   if (gathers_d_y) {
     memory.gathered = bytes(n * out);
-    memory.gathered_scales = bytes(d_y) - memory.gathered;
+    memory.gathered_scales = bytes(d_y_again) - memory.gathered;
     if (!config.disable_bias_linear) memory.bias_sums = bytes(floats(out));
+    if (!coding.one_scale()) memory.gathered_again = bytes(coding.matrix(out, own) + d_y_again);
   }
   if (!coding.one_scale()) return memory;
   memory.scale = memory.scale_of_d_y = memory.inverse_of_d_y = floats(2);
@@ -103,10 +170,24 @@ Fp8BlockMemory fp8_memory(const GptConfig& config, const StageCase& stage) {
   if (!stage.fp8.on()) return {};
   const std::int64_t h = config.hidden, t = stage.tp;
   const bool rows_cut = stage.options.sequence_parallel;
-  return {linear_memory(config, stage, h, config.qkv() / t, false),
-          linear_memory(config, stage, h / t, h, rows_cut),
-          linear_memory(config, stage, h, config.inner() / t, false),
-          linear_memory(config, stage, config.ffn() / t, h, rows_cut)};
+  const Gathers column = rows_cut ? Gathers::x : Gathers::none,
+                row = rows_cut ? Gathers::d_y : Gathers::none;
+  return {linear_memory(config, stage, h, config.qkv() / t, column),
+          linear_memory(config, stage, h / t, h, row),
+          linear_memory(config, stage, h, config.inner() / t, column),
+          linear_memory(config, stage, config.ffn() / t, h, row)};
+}
+
+std::string why_emulated_fp8(const GptConfig& config, const StageCase& stage) {
+  const std::int64_t n = stage.tokens(config), h = config.hidden, t = stage.tp;
+  for (const Fp8LinearShape& shape : {Fp8LinearShape{n, h, config.qkv() / t},
+                                      {n, h / t, h},
+                                      {n, h, config.inner() / t},
+                                      {n, config.ffn() / t, h}})
+    if (std::string why = shape.why_emulated(stage.fp8.recipe, stage.compute_capability);
+        !why.empty())
+      return why;
+  return "";
 }
 
 std::size_t fp8_state(const GptConfig& config, const StageCase& stage) {

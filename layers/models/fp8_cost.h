@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "layers/models/gpt_cost.h"
@@ -29,14 +30,18 @@ std::vector<CollectiveCalls> fp8_calls(const GptConfig& config, const StageCase&
 
 // Bytes of one linear layer in 8 bits for a micro-batch, without the tensors of its caller.
 struct Fp8LinearMemory {
-  // While the product runs: both operands as codes with scales and as floats, and the float sums of
-  // a narrower result.
+  // While the product runs, or an operand is encoded: both operands as codes with scales. If the
+  // product is emulated, both as floats, and the float sums of a narrower result. If a GPU's
+  // library computes it, the copies of machine/device/float8/scaled_gemm.h.
   std::size_t forward = 0, backward_input = 0, backward_weights = 0;
   std::size_t scale = 0;  // of x, from forward to backward_weights, with its inverse
   std::size_t scale_of_d_y = 0, inverse_of_d_y = 0;  // during and after backward_input
   std::size_t gathered = 0, gathered_scales = 0;  // of d_y, from backward_input to backward_weights
-  std::size_t bias_sums = 0;                      // columns of a gathered d_y, as long as its codes
-  std::size_t state = 0;                          // between micro-batches
+  // After the product of backward_input: the own codes of d_y along its rows, and the gathered
+  // ones, which are buffers if backward_weights follows at once.
+  std::size_t gathered_again = 0;
+  std::size_t bias_sums = 0;  // columns of a gathered d_y, as long as its codes
+  std::size_t state = 0;      // between micro-batches
 };
 struct Fp8BlockMemory {
   Fp8LinearMemory qkv, projection, fc1, fc2;
@@ -45,6 +50,10 @@ struct Fp8BlockMemory {
 };
 // All zero without stage.fp8.
 Fp8BlockMemory fp8_memory(const GptConfig& config, const StageCase& stage);
+
+// Returns the reason that a product of the stage's blocks is emulated on a GPU of
+// stage.compute_capability, or an empty text if its library computes all of them.
+std::string why_emulated_fp8(const GptConfig& config, const StageCase& stage);
 
 // Bytes of scales and histories of all blocks of the stage, in Category::buffers from the first
 // micro-batch on.

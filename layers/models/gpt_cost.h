@@ -45,6 +45,7 @@ struct StageCase {
   // Products in 8 bits (fp8_cost.h), and the ranks that share amaxes of delayed scaling.
   Fp8Options fp8{};
   int amax_ranks = 1;
+  int compute_capability = 0;  // of the GPU whose library multiplies codes; 0: they are decoded
 
   // Returns the tokens of a micro-batch on this rank.
   std::int64_t tokens(const GptConfig& config) const {

@@ -100,7 +100,8 @@ struct Sizes {
 
 // clang-format off
 // joined: backward computes both halves of the first product of attention and of the perceptron.
-std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
+// apart: the halves of backward are separate calls.
+std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined, bool apart) {
   enum Moment : int {
     norm1 = forward, qkv, split, core, context, projection,
     cross_norm, cross_q, cross_kv, cross_core, cross_context, cross_projection, fc1 = of_mlp, fc2, end = of_mlp + of_experts,
@@ -210,8 +211,8 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined) {
           {&z.fp8.fc2, fc2, d_mlp, d_active, w_fc2, w_mlp}}) {
       const std::vector<Row> of_fp8{
           {saved, "scale of x", m->scale, f, w},
-          {now,   "operands in 8 bits and in float", m->forward, f, f},
-          {now,   "those of d_x", m->backward_input, d, d},
+          {now,   "operands in 8 bits", m->forward, f, f},
+          {now,   "those of d_x", std::max(m->backward_input, apart ? 0 : m->gathered_again), d, d},
           {later, "scale of d_y", m->scale_of_d_y - m->inverse_of_d_y, d, d},
           {later, "its inverse", m->inverse_of_d_y, d, w},
           {later, "codes of d_y of all rows", m->gathered, m->scale > 0 ? d : d_end, w_end},
@@ -309,7 +310,7 @@ Passage::Passage(const Sizes& z, const ActivationOptions& options, bool apart)
   if (z.first_stage) hold(parts_.front(), embedding_rows(z));
   const bool joined = !apart && z.t > 1 && options.tp_comm.joins_halves(options.sequence_parallel);
   for (std::size_t block = 0; block < z.L; ++block)
-    hold(parts_[block + 1], block_rows(z, block, joined));
+    hold(parts_[block + 1], block_rows(z, block, joined, apart));
   if (z.last_stage) hold(parts_.back(), head_rows(z));
   hold_borders(z, options);
 }

@@ -8,6 +8,7 @@
 #include "machine/device/device.h"
 #include "machine/device/dynamic_codes/adamw_8bit_cuda.h"
 #include "machine/device/float8/scaled_codes_cuda.h"
+#include "machine/device/float8/scaled_gemm_cuda.h"
 #include "machine/device/int_blocks/block_codes_cuda.h"
 #include "machine/device/sparse/sparse_attention_cuda.h"
 #include "machine/device/split_norm.h"
@@ -49,6 +50,10 @@ void choose_scales(Stream&, const Tensor&, Dtype, const ScaleRule&, const Tensor
 void choose_exponents(Stream&, const Tensor&, Dtype, const Tensor&) { refuse(); }
 void encode(Stream&, const Tensor&, Blocks, const Tensor&, const Tensor&) { refuse(); }
 void decode(Stream&, const Tensor&, Blocks, const Tensor&, const Tensor&) { refuse(); }
+void scaled_gemm(Stream&, const ScaledProduct&, const ScaledMatrix&, const ScaledMatrix&,
+                 const Tensor&, bool) {
+  refuse();
+}
 void encode_blocks(Stream&, const Tensor&, std::int64_t, int, const Tensor&, std::int64_t) {
   refuse();
 }

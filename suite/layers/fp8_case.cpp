@@ -141,6 +141,9 @@ Sweep<Fp8Case> fp8_sweep() {
              {histories, margins, algorithms, modes, formats, ranks({2, 4})})
       .slice({acceptance, paper}, "transports", {mpi, recipes, modes, rows, ranks({2})})
       .slice({smoke}, "smoke", with({recipes, modes}, sizes(13, 264, 140)))
+      // Extents that a GPU's library takes, with blocks at the borders, and few columns.
+      .slice({smoke}, "smoke", with({recipes, modes}, sizes(48, 288, 320)))
+      .slice({smoke}, "smoke", with({recipes, modes, rows}, sizes(256, 32, 64)))
       .slice({smoke}, "smoke",
              with({histories, margins, rows, vary(&Case::fp8_format, {"e4m3"}),
                    vary(&Case::fp8_amax_compute_algo, {"max"}), modes},
@@ -194,26 +197,100 @@ std::vector<CollectiveCalls> fp8_calls(const Fp8Case& c, Pass pass) {
   return calls;
 }
 
-// The peak of a pass is in its product, when both operands exist as codes and as floats, and the
-// float sums of a narrower result.
-Fp8Memory fp8_memory(const Fp8Case& c) {
+layers::Fp8LinearShape fp8_shape(const Fp8Case& c) {
   const Sizes z(c);
+  return {z.n, z.in, z.out};
+}
+
+namespace {
+
+// Bytes that a product of cuBLASLt needs besides its operands
+// (machine/device/float8/scaled_gemm.h): codes transposed so that the sum is along the columns, and
+// the scales of blocks in its layouts.
+struct Copies {
+  const Sizes& z;
+
+  static std::int64_t ceil(std::int64_t extent, std::int64_t of) {
+    return (extent + of - 1) / of * of;
+  }
+  std::int64_t tiles(std::int64_t outer, std::int64_t sum) const {
+    return ceil(outer, 128) * ceil(z.blocks(sum), 4);
+  }
+  // An operand as it is stored, and one that is stored transposed.
+  std::int64_t direct(std::int64_t outer, std::int64_t sum) const {
+    if (z.block == 0) return 0;
+    return z.square ? 4 * outer * z.blocks(sum) : tiles(outer, sum);
+  }
+  std::int64_t turned(std::int64_t outer, std::int64_t sum) const {
+    return outer * sum + (z.block == 32 ? tiles(outer, sum) : 0);
+  }
+  std::int64_t direct_weight(std::int64_t outer, std::int64_t sum) const {
+    if (!z.square) return direct(outer, sum);
+    return z.blocks(sum) % 4 == 0 ? 0 : 4 * z.blocks(outer) * ceil(z.blocks(sum), 4);
+  }
+  std::int64_t turned_weight(std::int64_t outer, std::int64_t sum) const {
+    if (!z.square) return turned(outer, sum);
+    return outer * sum + 4 * z.blocks(outer) * ceil(z.blocks(sum), 4);
+  }
+  // The magnitudes, and float scales, of the blocks while the weight is encoded.
+  std::int64_t encoding_weight(std::int64_t outer, std::int64_t sum) const {
+    if (z.block == 0) return 0;
+    return z.square ? 8 * z.blocks(outer) * z.blocks(sum) : 4 * outer * z.blocks(sum);
+  }
+  std::int64_t encoding(std::int64_t outer, std::int64_t sum) const {
+    return z.block == 0 ? 0 : (z.square ? 8 : 4) * outer * z.blocks(sum);
+  }
+};
+
+}  // namespace
+
+// The peak of an emulated pass is in its product, when both operands exist as codes and as floats,
+// and the float sums of a narrower result. Beside the copies of a library's product, an operand
+// that is encoded or gathered may need more.
+Fp8Memory fp8_memory(const Fp8Case& c, int compute_capability) {
+  const Sizes z(c);
+  const Copies copies{z};
   const bool one_scale = z.block == 0, wide = c.dtype == Dtype::float32,
              rows_cut = c.sequence_parallel;
+  const layers::Fp8Recipe recipe = c.options().recipe;
+  const layers::Fp8LinearShape shape = fp8_shape(c);
   const auto E = static_cast<std::int64_t>(size_of(c.dtype));
+  const auto beside = [&](const machine::ScaledProduct& product, std::int64_t floats,
+                          std::int64_t of_library) {
+    const bool decodes = !machine::why_not_scaled_gemm(compute_capability, product).empty();
+    return decodes ? 4 * floats : of_library;
+  };
   const std::int64_t scales = one_scale ? 8 : 0;  // a factor and its inverse
-  const std::int64_t forward = z.along_cols(z.n, z.in) + z.weight(false) +
-                               4 * (z.n * z.in + z.out * z.in) + (wide ? 0 : 4 * z.n * z.out) +
-                               (rows_cut && !c.column() ? E * z.n * z.out : 0);
+  const std::int64_t own = z.n / c.ranks;
+  const std::int64_t x = z.along_cols(z.n, z.in), d_y = z.along_cols(z.n, z.out);
+  const std::int64_t of_y = rows_cut && !c.column() ? E * z.n * z.out : 0,
+                     of_d_x = rows_cut && c.column() ? E * z.n * z.in : 0;
+  const std::int64_t forward =
+      of_y +
+      std::max(
+          {x + z.weight(false) +
+               beside(shape.forward(recipe), z.n * z.in + z.out * z.in + (wide ? 0 : z.n * z.out),
+                      copies.direct(z.n, z.in) + copies.direct_weight(z.out, z.in)),
+           x + (rows_cut && c.column() ? z.along_cols(own, z.in) : copies.encoding(z.n, z.in)),
+           x + z.weight(false) + copies.encoding_weight(z.out, z.in)});
   // Sums of the columns of d_y, whose codes alone are kept for the gradient of the bias.
-  const std::int64_t sums = rows_cut && !c.column() ? 4 * z.out : 0;
-  const std::int64_t input = z.along_cols(z.n, z.out) + z.weight(true) + scales + sums +
-                             4 * (z.n * z.out + z.out * z.in) + (wide ? 0 : 4 * z.n * z.in) +
-                             (rows_cut && c.column() ? E * z.n * z.in : 0);
+  const bool gathers_d_y = rows_cut && !c.column();
+  const std::int64_t sums = gathers_d_y ? 4 * z.out : 0;
+  const std::int64_t input =
+      scales + sums + of_d_x +
+      std::max(
+          {d_y + z.weight(true) +
+               beside(shape.input_gradient(recipe),
+                      z.n * z.out + z.out * z.in + (wide ? 0 : z.n * z.in),
+                      copies.direct(z.n, z.out) + copies.turned_weight(z.in, z.out)),
+           d_y + (gathers_d_y ? z.along_cols(own, z.out) : copies.encoding(z.n, z.out)),
+           d_y + z.weight(true) + copies.encoding_weight(z.in, z.out),
+           gathers_d_y && !one_scale ? z.along_rows(own, z.out) + z.along_rows(z.n, z.out) : 0});
   // With gathered codes only the inverse is kept.
-  const std::int64_t weights = z.along_rows(z.n, z.in) + z.along_rows(z.n, z.out) +
-                               4 * z.n * (z.in + z.out) + sums +
-                               (rows_cut && !c.column() ? scales / 2 : scales);
+  const std::int64_t weights = z.along_rows(z.n, z.in) + z.along_rows(z.n, z.out) + sums +
+                               beside(shape.weight_gradient(recipe), z.n * (z.in + z.out),
+                                      copies.turned(z.in, z.n) + copies.turned(z.out, z.n)) +
+                               (gathers_d_y ? scales / 2 : scales);
   // Delayed scaling has two tensors forward and one backward: recorded amaxes, history, scales.
   const std::int64_t state =
       c.fp8_recipe == "delayed" ? 3 * 4 * (3 + std::int64_t{c.fp8_amax_history_len}) : 0;

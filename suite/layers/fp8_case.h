@@ -7,6 +7,7 @@
 
 #include "collectives/communicator/calls.h"
 #include "layers/fp8/options.h"
+#include "layers/fp8/scaled_products.h"
 #include "suite/layers/layer_case.h"
 #include "suite/reference/float8/fp8_linear_reference.h"
 
@@ -37,8 +38,12 @@ std::vector<collectives::CollectiveCalls> fp8_calls(const Fp8Case& c, Pass pass)
 // Peak bytes of a layer, without the tensors of its caller and the scratch of collectives.
 struct Fp8Memory {
   std::size_t kept = 0;     // from forward to backward: the scale of x and its inverse
-  std::size_t buffers = 0;  // codes, scales, state, and the copies in float
+  std::size_t buffers = 0;  // codes, scales, state, and the copies in float or for the library
 };
-Fp8Memory fp8_memory(const Fp8Case& c);
+// On a GPU of this compute capability; 0: the host.
+Fp8Memory fp8_memory(const Fp8Case& c, int compute_capability);
+
+// The linear layer of a rank.
+layers::Fp8LinearShape fp8_shape(const Fp8Case& c);
 
 }  // namespace suite

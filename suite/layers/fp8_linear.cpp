@@ -7,9 +7,13 @@
 // A layer starts without history and runs some micro-batches, whose magnitudes differ. numerics:
 // every operand of every product has the codes and the scales of a second reading of the papers
 // (suite/reference/float8/fp8_reference.h), bit for bit, and the products are those of the decoded
-// codes in double. volume: each half of each pass. memory: codes, scales and state, and the float
-// copies that stand for the registers of an FP8 product. The time of these copies is not judged:
-// fp8_time_over_plain.
+// codes in double. volume: each half of each pass. memory: codes, scales and state, and what the
+// products need besides.
+//
+// A GPU's library multiplies the codes if it has the products; otherwise, and on the host, they are
+// emulated by decoded floats (layers/fp8/fp8_products.h). A GPU skips a case with emulated
+// products, because they would say nothing about it. fp8_library_products counts the products that
+// were not emulated. The time of emulated products is shown by fp8_time_over_plain, not judged.
 
 #include <fmt/format.h>
 
@@ -18,6 +22,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <variant>
 
 #include "collectives/communicator/calls.h"
@@ -61,12 +66,20 @@ class Operands final : public layers::Fp8Observer {
     seen.codes.assign(bytes.begin(), bytes.end());
     seen.inverse = to_doubles(quantized.inverse);
   }
+  void multiplied(std::string_view product, bool by_library) override {
+    if (by_library)
+      by_library_.insert(std::string(product));
+    else
+      by_library_.erase(std::string(product));
+  }
   struct Seen {
     Values codes, inverse;
   };
   const Seen& at(const std::string& operand) const { return seen_.at(operand); }
+  std::size_t by_library() const { return by_library_.size(); }
 
  private:
+  std::set<std::string> by_library_;  // the last product of each kind
   std::map<std::string, Seen> seen_;
 };
 
@@ -80,13 +93,18 @@ class Fp8Linear {
                                        Oracle::determinism};
   static constexpr Counter counters[] = {
       {"fp8_time_over_plain", "", Better::lower, Nature::measured,
-       "time of emulated products in 8 bits over that of the dtype"}};
+       "time of products in 8 bits over that of the dtype"},
+      {"fp8_library_products", "", Better::higher, Nature::exact,
+       "products of the layer, of 3, that the GPU's library computes from codes; others are "
+       "emulated"}};
 
   static Sweep<Case> sweep() { return fp8_sweep(); }
   static std::string why_not(const Case& c, const Context& context) {
-    if (context.device.kind() == machine::Device::Kind::cuda && !machine::cuda::is_virtual())
-      return "cuBLASLt's FP8 products are not implemented: the products of decoded floats would "
-             "say nothing about this GPU's";
+    const std::string emulated =
+        fp8_shape(c).why_emulated(c.options().recipe, context.device.compute_capability());
+    if (context.device.kind() == machine::Device::Kind::cuda && !machine::cuda::is_virtual() &&
+        !emulated.empty())
+      return emulated + "; emulated products would say nothing about this GPU's";
     return machine::why_not(context.world, context.group, c.transport);
   }
 
@@ -137,6 +155,7 @@ class Fp8Linear {
   void judge_products(Judge& judge, int micro_batch);
   void judge_gradients(Judge& judge);
   void judge_bits(Judge& judge, int micro_batch) const;
+  double bound(std::int64_t terms, int later, Dtype result) const;
   void check(Judge& judge, std::string_view what, const Tensor& result, Part part,
              const Fp8Terms& terms, double bound) const;
 
@@ -308,7 +327,7 @@ void Fp8Linear::judge_memory(Judge& judge) {
     for (const auto& calls : fp8_calls(case_, pass)) cost.add(calls, tp_);
   // Staged collectives hold their scratch in host memory, which this device does not count.
   const std::size_t scratch = tp_.link().stages(context_.device) ? 0 : cost.scratch();
-  const Fp8Memory expected = fp8_memory(case_);
+  const Fp8Memory expected = fp8_memory(case_, context_.device.compute_capability());
   judge.memory(Category::activations, memory_.peak(Category::activations), expected.kept);
   judge.memory(Category::buffers, memory_.peak(Category::buffers), expected.buffers + scratch);
 }
@@ -349,7 +368,15 @@ void Fp8Linear::check(Judge& judge, std::string_view what, const Tensor& result,
   judge.numerics(what, got, want, sizes);
 }
 
-// A decoded element is rounded once before its product, so a term has two roundings more.
+// A decoded element is rounded once before its product, or sums of products are multiplied by
+// rounded factors, so a term has two roundings more. The tensor cores of a GPU add codes up in
+// fewer bits than float.
+double Fp8Linear::bound(std::int64_t terms, int later, Dtype result) const {
+  const bool on_gpu = seen_.by_library() > 0 && !machine::cuda::is_virtual();
+  return product_bound(terms + 2, later, result) +
+         (on_gpu ? static_cast<double>(terms) * machine::scaled_gemm_roundoff() : 0);
+}
+
 void Fp8Linear::judge_products(Judge& judge, int micro_batch) {
   const std::int64_t n = case_.tokens, in = case_.input_size, out = case_.output_size,
                      t = case_.ranks, rank = tp_.rank();
@@ -359,14 +386,14 @@ void Fp8Linear::judge_products(Judge& judge, int micro_batch) {
   const std::string of = fmt::format(" of micro-batch {}", micro_batch);
   if (column()) {
     check(judge, "y" + of, y_, {0, rank * out / t, n, out / t}, reference_.y(),
-          product_bound(in + 2, 1, case_.dtype));
+          bound(in, 1, case_.dtype));
     check(judge, "d_x" + of, d_x_, {first, 0, own, in}, reference_.d_x(),
-          product_bound(out / t + 2, summed, case_.dtype));
+          bound(out / t, summed, case_.dtype));
   } else {
     check(judge, "y" + of, y_, {first, 0, own, out}, reference_.y(),
-          product_bound(in / t + 2, summed + 1, case_.dtype));
+          bound(in / t, summed + 1, case_.dtype));
     check(judge, "d_x" + of, d_x_, {0, rank * in / t, n, in / t}, reference_.d_x(),
-          product_bound(out + 2, 0, case_.dtype));
+          bound(out, 0, case_.dtype));
   }
 }
 
@@ -376,7 +403,7 @@ void Fp8Linear::judge_gradients(Judge& judge) {
   const Part weight =
       column() ? Part{rank * out / t, 0, out / t, in} : Part{0, rank * in / t, out, in / t};
   check(judge, "gradient of weight", d_weight_, weight, reference_.d_weight(),
-        product_bound(n + 2, micro_batches, Dtype::float32));
+        bound(n, micro_batches, Dtype::float32));
   Tensor d_bias = d_bias_;
   int parts = micro_batches;
   if (!column() && case_.sequence_parallel) {  // each rank has the sum of its own rows
@@ -403,6 +430,7 @@ void Fp8Linear::describe(Description& description) {
     }
   for (auto& runs : seconds) std::ranges::nth_element(runs, runs.begin() + runs.size() / 2);
   const auto median = [&](bool fp8) { return seconds[fp8][seconds[fp8].size() / 2]; };
+  description.set("fp8_library_products", static_cast<double>(seen_.by_library()));
   if (median(false) > 0) description.set("fp8_time_over_plain", median(true) / median(false));
 }
 
@@ -412,7 +440,11 @@ Cost Fp8Linear::cost() const {
   const double E = static_cast<double>(size_of(case_.dtype));
   Cost cost;
   cost.flops = 3 * 2 * n * in * out / t;
-  cost.flops_dtype = Dtype::float32;  // of the emulation
+  const bool emulated =
+      !fp8_shape(case_)
+           .why_emulated(case_.options().recipe, context_.device.compute_capability())
+           .empty();
+  cost.flops_dtype = emulated ? Dtype::float32 : Dtype::float8_e4m3;
   cost.memory_bytes = (E + 2) * (n * (in + out) + in * out) / t;
   cost.working_set_bytes = cost.memory_bytes;
   cost.transport = case_.transport;

@@ -27,7 +27,8 @@ int expert_rank(const Trainer& trainer) {
 
 std::vector<layers::StageCase> chunks_of(const Trainer& trainer) {
   return chunk_cases(trainer.config(), trainer.schedules().placement, stage_of(trainer),
-                     trainer.grid().coordinate(Axis::cp), expert_rank(trainer));
+                     trainer.grid().coordinate(Axis::cp), expert_rank(trainer),
+                     trainer.device().compute_capability());
 }
 
 // Returns the shape of the tensor that stages exchange. With sequence parallelism it has the rank's
@@ -154,10 +155,11 @@ std::vector<std::string> groups_by_library(const Trainer& trainer) {
 }
 
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
-                           int stage, int cp_rank, int expert_rank, const RoutedRows& rows) {
+                           int stage, int cp_rank, int expert_rank, const RoutedRows& rows,
+                           int compute_capability) {
   using pipeline::Kind;
   const std::vector<layers::StageCase> chunks =
-      chunk_cases(config, schedules.placement, stage, cp_rank, expert_rank);
+      chunk_cases(config, schedules.placement, stage, cp_rank, expert_rank, compute_capability);
   // By micro-batch and chunk, if the rows of experts are given; else by chunk.
   std::vector<layers::StageMemory> memory;
   for (std::size_t i = 0; i < std::max<std::size_t>(rows.size(), 1); ++i)
@@ -210,7 +212,8 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
 
 PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows) {
   return passage_peaks(trainer.config(), trainer.schedules(), stage_of(trainer),
-                       trainer.grid().coordinate(Axis::cp), expert_rank(trainer), rows);
+                       trainer.grid().coordinate(Axis::cp), expert_rank(trainer), rows,
+                       trainer.device().compute_capability());
 }
 
 zero::ExpectedMemory expected_states(const Trainer& trainer, std::int64_t updates) {

@@ -66,7 +66,7 @@ layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Pla
 
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                                            const pipeline::Placement& placement, int stage,
-                                           int cp_rank, int expert_rank) {
+                                           int cp_rank, int expert_rank, int compute_capability) {
   std::vector<layers::StageCase> cases;
   for (int chunk = 0; chunk < placement.chunks(); ++chunk)
     cases.push_back({config.degrees.tp,
@@ -77,7 +77,8 @@ std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                      {config.degrees.cp, cp_rank, config.context},
                      {expert_degrees(config), expert_rank, {}},
                      config.fp8,
-                     config.degrees.tp * config.shards()});
+                     config.degrees.tp * config.shards(),
+                     compute_capability});
   return cases;
 }
 

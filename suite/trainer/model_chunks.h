@@ -33,10 +33,11 @@ std::vector<int> layers_of_parts(const TrainingConfig& config);
 layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Placement& placement,
                                int stage, int chunk);
 // cp_rank: a2a may give ranks different numbers of heads, the first the most. expert_rank: of the
-// ranks that exchange tokens.
+// ranks that exchange tokens. compute_capability: of the GPU; 0: the host, or unknown.
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                                            const pipeline::Placement& placement, int stage,
-                                           int cp_rank = 0, int expert_rank = 0);
+                                           int cp_rank = 0, int expert_rank = 0,
+                                           int compute_capability = 0);
 
 // Returns the degrees of the experts. Expert tensor parallelism is tensor parallelism,
 // Megatron-LM's default of --expert-tensor-parallel-size.

@@ -114,6 +114,7 @@ class Trainer {
   RoutedRows routed_rows() const;
 
   const TrainingConfig& config() const { return config_; }
+  machine::Device& device() const { return device_; }
   const machine::Grid& grid() const { return grid_; }
   // The ranks that exchange tokens, and those that hold the same experts.
   layers::ExpertGroups expert_groups() const;

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "harness/measure/rates.h"
+#include "layers/models/fp8_cost.h"
 #include "layers/models/gpt_cost.h"
 #include "machine/link/connect.h"
 #include "suite/checkpoint/training_checkpoint.h"
@@ -16,6 +17,7 @@
 #include "suite/trainer/expectations.h"
 #include "suite/trainer/gpt2_weights.h"
 #include "suite/trainer/layer_costs.h"
+#include "suite/trainer/model_chunks.h"
 #include "suite/trainer/timeline_record.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/utilization.h"
@@ -107,12 +109,14 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
         "fused-epilogues requires cuBLASLt with float, bfloat16 or half (got {} on {})",
         machine::name(config.precision.dtype),
         context.device.kind() == machine::Device::Kind::cuda ? "cuda" : "host");
-  if (config.fp8.on() && context.device.kind() == machine::Device::Kind::cuda &&
-      !machine::cuda::is_virtual())
-    return "fp8-format is emulated by products of floats, not by cuBLASLt's FP8 products: its time "
-           "on a GPU would say nothing";
   const int stage =
       machine::Grid(config.degrees, context.group.index).coordinate(machine::Axis::pp);
+  if (config.fp8.on() && context.device.kind() == machine::Device::Kind::cuda &&
+      !machine::cuda::is_virtual())
+    for (const layers::StageCase& chunk :
+         chunk_cases(config, placement(config), stage, 0, 0, context.device.compute_capability()))
+      if (const std::string why = layers::why_emulated_fp8(config.model, chunk); !why.empty())
+        return why + "; the time of emulated products would say nothing about this GPU's";
   try {
     return configuration::why_too_large(
         config, stage, configuration::room_of_rank(context.world, context.group, context.device),
@@ -181,7 +185,9 @@ void StepUnit::run() {
 harness::Cost StepUnit::cost() const {
   harness::Cost cost;
   cost.flops = layers::model_flops(config_.model, config_.tokens()) / ranks_;
-  cost.flops_dtype = config_.precision.dtype;
+  // A GPU multiplies codes at more than the rate of the dtype.
+  const bool of_codes = config_.fp8.on() && context_.device.kind() == machine::Device::Kind::cuda;
+  cost.flops_dtype = of_codes ? machine::Dtype::float8_e4m3 : config_.precision.dtype;
   cost.tokens = static_cast<double>(config_.tokens());
   return cost;
 }

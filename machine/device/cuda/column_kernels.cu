@@ -3,6 +3,7 @@
 #include "machine/device/cuda/flash_attention.h"
 #include "machine/device/cuda/gemm.h"
 #include "machine/device/cuda/launch.cuh"
+#include "machine/device/float8/scaled_gemm_cuda.h"
 
 namespace machine {
 
@@ -18,7 +19,11 @@ namespace {
 class CudaKernels final : public kernel::OptimizerKernels<CudaLaunch> {
  public:
   explicit CudaKernels(const Queue& queue)
-      : OptimizerKernels(CudaLaunch(queue)), multiplier_(queue), attention_(queue) {}
+      : OptimizerKernels(CudaLaunch(queue)),
+        multiplier_(queue),
+        scaled_multiplier_(multiplier_),
+        attention_(queue) {}
+  ScaledMultiplier& scaled_multiplier() { return scaled_multiplier_; }
 
  private:
   void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
@@ -35,6 +40,7 @@ class CudaKernels final : public kernel::OptimizerKernels<CudaLaunch> {
   void do_attention(const AttentionForward& call) override { attention_.forward(call); }
   void do_attention_backward(const AttentionBackward& call) override { attention_.backward(call); }
   Multiplier multiplier_;
+  ScaledMultiplier scaled_multiplier_;
   AttentionKernels attention_;
 };
 
@@ -42,6 +48,10 @@ class CudaKernels final : public kernel::OptimizerKernels<CudaLaunch> {
 
 std::unique_ptr<Kernels> make_kernels(const Queue& queue) {
   return std::make_unique<CudaKernels>(queue);
+}
+
+ScaledMultiplier& scaled_multiplier_of(Stream& stream) {
+  return dynamic_cast<CudaKernels&>(stream.kernels()).scaled_multiplier();
 }
 
 }  // namespace cuda

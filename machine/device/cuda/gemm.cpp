@@ -1,20 +1,15 @@
 #include "machine/device/cuda/gemm.h"
 
-#include <cublasLt.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <map>
-#include <optional>
 #include <span>
-#include <utility>
 
 #include "machine/base/error.h"
 
 namespace machine::cuda {
-namespace {
-
 void check_cublas(int device, const char* call, cublasStatus_t status) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw MachineError(fmt::format(
@@ -32,10 +27,20 @@ cudaDataType_t data_type(Dtype dtype) {
       return CUDA_R_16F;
     case Dtype::float64:
       return CUDA_R_64F;
+    case Dtype::float8_e4m3:
+      return CUDA_R_8F_E4M3;
+    case Dtype::float8_e5m2:
+      return CUDA_R_8F_E5M2;
     default:
       throw std::logic_error("cuda::data_type: not a floating dtype");
   }
 }
+
+int alignment_of(std::uintptr_t address) {
+  return static_cast<int>(address == 0 ? 256 : std::min<std::uintptr_t>(address & -address, 256));
+}
+
+namespace {
 
 // cuBLASLt is column-major. It sees a row-major matrix as its transpose, with the row stride as
 // leading dimension. So c = a b is computed as cᵀ = bᵀ aᵀ.
@@ -46,11 +51,6 @@ struct Operand {
   int alignment;  // divides every matrix's address, in bytes
   auto operator<=>(const Operand&) const = default;
 };
-
-// Returns a power of two that divides the address, at most 256.
-int alignment_of(std::uintptr_t address) {
-  return static_cast<int>(address == 0 ? 256 : std::min<std::uintptr_t>(address & -address, 256));
-}
 
 Operand transpose_of(const Matrix& x) {
   const bool row_major = x.col_stride == 1;
@@ -78,30 +78,6 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 };
 
-// Owns one of cuBLASLt's opaque descriptions.
-template <class Handle, cublasStatus_t (*destroy)(Handle)>
-struct Owned {
-  Handle handle = nullptr;
-  Owned() = default;
-  Owned(Owned&& other) noexcept { std::swap(handle, other.handle); }
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(handle, other.handle);
-    return *this;
-  }
-  ~Owned() {
-    if (handle) destroy(handle);
-  }
-};
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-struct Plan {
-  Description product;
-  Layout b, a, c;
-  cublasLtMatmulAlgo_t algorithm;
-};
-
 // Device memory of an epilogue. The bias has an element for each row of cuBLASLt's matrix, which is
 // a column of ours.
 struct Epilogue {
@@ -112,8 +88,6 @@ struct Epilogue {
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // NVIDIA's advice for Hopper
 
 }  // namespace
-
-#define SHARDMARK_CUBLAS(call) check_cublas(device, #call, call)
 
 struct Multiplier::State {
   int device;
@@ -186,7 +160,12 @@ struct Multiplier::State {
                                                         &key.c.rows, sizeof(key.c.rows)));
       set_epilogue(made, epilogue);  // the heuristic reads the alignment of the pointers
     }
+    const cublasStatus_t status = choose(made, {key.b.alignment, key.a.alignment, key.c.alignment});
+    if (status != CUBLAS_STATUS_SUCCESS) return {std::nullopt, status};
+    return {std::move(made), status};
+  }
 
+  cublasStatus_t choose(Plan& made, const Alignments& alignments) const {
     Preference preference;
     SHARDMARK_CUBLAS(cublasLtMatmulPreferenceCreate(&preference.handle));
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -197,10 +176,10 @@ struct Multiplier::State {
     // Joins the parts of a split sum in the accumulator's type, so the result is rounded once.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(key.b.alignment));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(key.a.alignment));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(key.c.alignment));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(key.c.alignment));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(alignments.b));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(alignments.a));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(alignments.c));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(alignments.c));
 
     // The best first. A result is valid only if its state is (cuBLAS, "heuristic result").
     std::array<cublasLtMatmulHeuristicResult_t, 8> results{};
@@ -212,10 +191,10 @@ struct Multiplier::State {
       for (const auto& result : std::span(results).first(static_cast<std::size_t>(found))) {
         if (result.state != CUBLAS_STATUS_SUCCESS) continue;
         made.algorithm = result.algo;
-        return {std::move(made), status};
+        return status;
       }
     }
-    return {std::nullopt, status};
+    return status == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : status;
   }
 
   [[noreturn]] void refuse(const Key& key, cublasStatus_t status) const {
@@ -269,23 +248,39 @@ struct Multiplier::State {
     const bool doubles = a.dtype == Dtype::float64;
     const void* alpha_at = doubles ? static_cast<const void*>(&wide_alpha) : &alpha;
     const void* beta_at = doubles ? static_cast<const void*>(&wide_beta) : &beta;
-    void* space = workspace.at_least(workspace_bytes);
-    make_current(device);
     for (std::int64_t outer = 0; outer < c.batch[0]; ++outer) {
       const auto at = [&](const Matrix& x) {
         return static_cast<char*>(x.data) +
                outer * x.batch_stride[0] * static_cast<std::int64_t>(size_of(x.dtype));
       };
-      SHARDMARK_CUBLAS(cublasLtMatmul(handle, chosen.product.handle, alpha_at, at(b),
-                                      chosen.b.handle, at(a), chosen.a.handle, beta_at, at(c),
-                                      chosen.c.handle, at(c), chosen.c.handle, &chosen.algorithm,
-                                      space, workspace_bytes, stream));
+      run(chosen, alpha_at, at(b), at(a), beta_at, at(c));
     }
+  }
+
+  void run(const Plan& chosen, const void* alpha, const void* b, const void* a, const void* beta,
+           void* c) {
+    void* space = workspace.at_least(workspace_bytes);
+    make_current(device);
+    SHARDMARK_CUBLAS(cublasLtMatmul(handle, chosen.product.handle, alpha, b, chosen.b.handle, a,
+                                    chosen.a.handle, beta, c, chosen.c.handle, c, chosen.c.handle,
+                                    &chosen.algorithm, space, workspace_bytes, stream));
   }
 };
 
 Multiplier::Multiplier(const Queue& queue) : state_(std::make_unique<State>(queue)) {}
 Multiplier::~Multiplier() = default;
+
+int Multiplier::device() const { return state_->device; }
+
+cublasStatus_t Multiplier::choose(Plan& plan, const Alignments& alignments) {
+  state_->start();
+  return state_->choose(plan, alignments);
+}
+
+void Multiplier::run(const Plan& plan, const void* alpha, const void* b, const void* a,
+                     const void* beta, void* c) {
+  state_->run(plan, alpha, b, a, beta, c);
+}
 
 void Multiplier::multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
                           float beta) {

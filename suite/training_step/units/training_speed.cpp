@@ -42,6 +42,11 @@ struct TrainingSpeed : StepUnit {
        "operations of the matrix products of one step"},
       {"gemm_fraction", "", Better::higher, Nature::measured,
        "`library_s` (the step's matrix products without the step) over the time"}};
+  static std::string why_not(const Case& c, const harness::Context& context) {
+    if (c.config.fp8.on() && context.device.kind() == machine::Device::Kind::cuda)
+      return "fp8-format: the yardstick has no products of 8-bit codes; use gpt_step";
+    return StepUnit::why_not(c, context);
+  }
   static constexpr bool yardstick_is_part = true;  // the products of the step
   static constexpr int least_samples = 5;          // a step on a CPU may take many seconds
 

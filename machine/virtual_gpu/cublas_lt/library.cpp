@@ -1,9 +1,12 @@
-// The functions of cuBLASLt that machine/device/cuda/gemm.cpp calls. Products accumulate in float
-// (double for double) and are rounded once.
+// The functions of cuBLASLt that machine/device/cuda/gemm.cpp and float8/scaled_gemm_cuda.cpp call.
+// Products accumulate in float (double for double) and are rounded once. Products of 8-bit codes
+// have the requirements of the documentation (cuBLAS, "Narrow Precision Data Types Usage"), and a
+// scale of each operand. What breaks a requirement is named.
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +17,8 @@
 #include <initializer_list>
 #include <vector>
 
+#include "machine/virtual_gpu/configuration.h"
+#include "machine/virtual_gpu/cublas_lt/scales.h"
 #include "machine/virtual_gpu/errors.h"
 #include "machine/virtual_gpu/faults.h"
 #include "machine/virtual_gpu/memory.h"
@@ -33,6 +38,8 @@ struct Layout {
 struct Product {
   std::int64_t compute, scale, operation_a, operation_b;
   std::int64_t epilogue = CUBLASLT_EPILOGUE_DEFAULT, bias = 0, aux = 0, aux_leading = 0;
+  std::int64_t scale_a = 0, scale_b = 0;  // addresses
+  std::int64_t mode_a = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, mode_b = mode_a;
   bool has_bias() const { return (epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
   bool has_gelu() const { return epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
 };
@@ -90,8 +97,9 @@ cublasStatus_t set(Opaque* opaque, Attribute attribute, const void* value, std::
   return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
+bool is_8_bit(std::int64_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 std::size_t size_of(std::int64_t type) {
-  return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
+  return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : is_8_bit(type) ? 1 : 2;
 }
 std::size_t bytes_of(const Layout& layout) {
   const std::int64_t last =
@@ -105,6 +113,10 @@ A load(std::int64_t type, const void* memory, std::int64_t i) {
   if (type == CUDA_R_32F) return static_cast<A>(static_cast<const float*>(memory)[i]);
   if (type == CUDA_R_16BF)
     return static_cast<A>(__bfloat162float(static_cast<const __nv_bfloat16*>(memory)[i]));
+  if (is_8_bit(type))
+    return static_cast<A>(__half2float(
+        __half(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(memory)[i],
+                                       type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2))));
   return static_cast<A>(__half2float(static_cast<const __half*>(memory)[i]));
 }
 template <class A>
@@ -138,6 +150,11 @@ struct Call {
   const void *a_at = nullptr, *b_at = nullptr, *c_at = nullptr;
   void* d_at = nullptr;
   double alpha = 1, beta = 0;
+
+  bool of_codes() const { return is_8_bit(a.type); }
+  std::int64_t depth() const { return product.operation_a == CUBLAS_OP_N ? a.cols : a.rows; }
+  Scales scales_a() const { return {product.mode_a, d.rows, depth(), product.scale_a}; }
+  Scales scales_b() const { return {product.mode_b, d.cols, depth(), product.scale_b}; }
 };
 
 // "Gaussian Error Linear Unit", in the approximation by tanh (Hendrycks and Gimpel 2016,
@@ -164,18 +181,30 @@ template <class A>
 void multiply(const Call& call) {
   const std::int64_t rows = call.d.rows, cols = call.d.cols;
   const bool transposed = call.product.operation_a != CUBLAS_OP_N;
-  const std::int64_t depth = transposed ? call.a.rows : call.a.cols;
-  std::vector<A> sums(static_cast<std::size_t>(rows));
+  const std::int64_t depth = call.depth();
+  const Scales scales_a = call.scales_a(), scales_b = call.scales_b();
+  // Elements that share a scale are added up before they are scaled.
+  const std::int64_t step = call.of_codes() ? scales_a.block() : depth;
+  std::vector<A> sums(static_cast<std::size_t>(rows)), part(sums.size());
   for (std::int64_t batch = 0; batch < call.d.batches; ++batch) {
     const auto a = unpack<A>(call.a, transposed, call.a_at, batch);
     const auto b = unpack<A>(call.b, call.product.operation_b != CUBLAS_OP_N, call.b_at, batch);
     for (std::int64_t col = 0; col < cols; ++col) {
       std::fill(sums.begin(), sums.end(), A(0));
-      for (std::int64_t k = 0; k < depth; ++k) {
-        const A factor = b[static_cast<std::size_t>(col * depth + k)];
-        const A* column = a.data() + k * rows;
+      for (std::int64_t first = 0; first < depth; first += step) {
+        std::fill(part.begin(), part.end(), A(0));
+        for (std::int64_t k = first; k < std::min(depth, first + step); ++k) {
+          const A factor = b[static_cast<std::size_t>(col * depth + k)];
+          const A* column = a.data() + k * rows;
+          for (std::int64_t row = 0; row < rows; ++row)
+            part[static_cast<std::size_t>(row)] += column[row] * factor;
+        }
         for (std::int64_t row = 0; row < rows; ++row)
-          sums[static_cast<std::size_t>(row)] += column[row] * factor;
+          sums[static_cast<std::size_t>(row)] +=
+              part[static_cast<std::size_t>(row)] *
+              (call.of_codes() ? static_cast<A>(scales_a.factor(row, first / step) *
+                                                scales_b.factor(col, first / step))
+                               : A(1));
       }
       for (std::int64_t row = 0; row < rows; ++row) {
         A value = static_cast<A>(call.alpha) * sums[static_cast<std::size_t>(row)];
@@ -196,11 +225,55 @@ Call call_of(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublasLtMat
   return {get<Product>(product), get<Layout>(a), get<Layout>(b), get<Layout>(c), get<Layout>(d)};
 }
 
+// Requirements of products of codes (cuBLAS, "cublasLtMatmul()", FP8 kernels; "Scaling Mode Support
+// Overview"). Returns the broken one, or null.
+const char* why_not_codes(const Call& call) {
+  const Product& product = call.product;
+  const int capability = 10 * configuration().major + configuration().minor;
+  if (capability < 89) return "8-bit floats require compute capability 8.9";
+  if (!is_8_bit(call.a.type) || !is_8_bit(call.b.type) ||
+      (call.a.type == CUDA_R_8F_E5M2 && call.b.type == CUDA_R_8F_E5M2))
+    return "A and B must be E4M3 and E4M3, E4M3 and E5M2, or E5M2 and E4M3";
+  if (product.operation_a != CUBLAS_OP_T || product.operation_b != CUBLAS_OP_N)
+    return "A must be transposed and B not (TN)";
+  if (product.compute != CUBLAS_COMPUTE_32F || product.scale != CUDA_R_32F)
+    return "the compute type must be CUBLAS_COMPUTE_32F, with scales in float";
+  if (call.d.type != CUDA_R_32F && call.d.type != CUDA_R_16BF && call.d.type != CUDA_R_16F)
+    return "D must be float, bfloat16 or half";
+  if (product.epilogue != CUBLASLT_EPILOGUE_DEFAULT || call.d.batches != 1)
+    return "this double has no epilogue and no batches of them";
+  for (const Layout* layout : {&call.a, &call.b, &call.c, &call.d})
+    if (layout->rows % 16 != 0 || layout->cols % 16 != 0 || layout->leading % 16 != 0)
+      return "extents and leading dimensions must be multiples of 16";
+  const auto mode = [&](auto wanted) {
+    return (product.mode_a == wanted) + (product.mode_b == wanted);
+  };
+  const int vec = mode(CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F),
+            blk = mode(CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F),
+            tiled = mode(CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0);
+  if (vec + blk > 0 && capability != 90)
+    return "scales of 128 elements require compute capability 9.0";
+  if (tiled > 0 && capability < 100) return "scales of 32 elements require compute capability 10.0";
+  const bool paired = (vec + blk == 2 && blk < 2) || tiled == 2 ||
+                      mode(CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) == 2;
+  return paired ? nullptr : "the scale modes of A and B do not go together";
+}
+
 cublasStatus_t check(const Call& call) {
+  const bool codes = call.of_codes() || is_8_bit(call.b.type);
+  if (const char* const why = codes ? why_not_codes(call) : nullptr) {
+    std::fprintf(stderr, "virtual GPU: cublasLtMatmul: %s\n", why);
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  if (!codes && (call.product.scale_a != 0 || call.product.scale_b != 0)) {
+    std::fprintf(stderr, "virtual GPU: cublasLtMatmul: scales require 8-bit operands\n");
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
   const bool doubles = call.product.compute == CUBLAS_COMPUTE_64F;
   const bool narrow = call.a.type == CUDA_R_16BF || call.a.type == CUDA_R_16F;
-  if (call.a.type != call.b.type || call.c.type != call.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (call.d.type != call.a.type && !(narrow && call.d.type == CUDA_R_32F))
+  if ((call.a.type != call.b.type && !codes) || call.c.type != call.d.type)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (call.d.type != call.a.type && !(narrow && call.d.type == CUDA_R_32F) && !codes)
     return CUBLAS_STATUS_NOT_SUPPORTED;
   if (doubles != (call.a.type == CUDA_R_64F)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (call.product.scale != (doubles ? CUDA_R_64F : CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -232,9 +305,19 @@ cublasStatus_t check_operand(const char* name, const void* at, std::size_t bytes
                  describe(at).c_str());
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (alignment > 0 && reinterpret_cast<std::intptr_t>(at) % alignment != 0)
+  if (alignment > 0 && reinterpret_cast<std::intptr_t>(at) % alignment != 0) {
+    std::fprintf(stderr, "virtual GPU: cublasLtMatmul: %s is not aligned to %lld bytes\n", name,
+                 static_cast<long long>(alignment));
     return CUBLAS_STATUS_INVALID_VALUE;
+  }
   return CUBLAS_STATUS_SUCCESS;
+}
+
+// cuBLASLt takes a missing scale as 1. Here it is an error.
+cublasStatus_t check_scales(const char* name, const Scales& scales) {
+  const bool one = scales.mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  return check_operand(name, reinterpret_cast<const void*>(scales.at), scales.bytes(),
+                       one ? 4 : 16);
 }
 
 }  // namespace
@@ -282,7 +365,11 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
                        {CUBLASLT_MATMUL_DESC_EPILOGUE, 4, &Product::epilogue},
                        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8, &Product::bias},
                        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 8, &Product::aux},
-                       {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 8, &Product::aux_leading}});
+                       {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 8, &Product::aux_leading},
+                       {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 8, &Product::scale_a},
+                       {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 8, &Product::scale_b},
+                       {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, 4, &Product::mode_a},
+                       {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, 4, &Product::mode_b}});
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
@@ -358,6 +445,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         described.has_gelu()
             ? check_operand("aux", reinterpret_cast<const void*>(described.aux), bytes_of_aux, 16)
             : CUBLAS_STATUS_SUCCESS,
+        call.of_codes() ? check_scales("the scale of A", call.scales_a()) : CUBLAS_STATUS_SUCCESS,
+        call.of_codes() ? check_scales("the scale of B", call.scales_b()) : CUBLAS_STATUS_SUCCESS,
         check_operand("A", a_at, bytes_of(call.a), chosen.align_a),
         check_operand("B", b_at, bytes_of(call.b), chosen.align_b),
         check_operand("C", c_at, bytes_of(call.c), chosen.align_c),
@@ -367,6 +456,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     if (status != CUBLAS_STATUS_SUCCESS) return status;
   Operation operation;
   operation.run = [call, doubles, device = queue->device, number = count_launch(queue->device)] {
+    if (call.of_codes() &&
+        !(call.scales_a().padding_is_zero() && call.scales_b().padding_is_zero()))
+      return break_device(device, cudaErrorInvalidValue,
+                          "cublasLtMatmul: the padding of tiled scales is not zero");
     run_launch(device, number, product_name, {reinterpret_cast<std::uint64_t>(call.d_at)},
                [&] { doubles ? multiply<double>(call) : multiply<float>(call); });
   };
