@@ -39,8 +39,7 @@ pipeline::Boundary boundary(const TrainingConfig& config) {
                                 .dtype = config.precision.dtype,
                                 .options = config.activations,
                                 .cp = {config.degrees.cp, 0, config.context}};
-  return {{layers::boundary_rows(config.model, stage), config.model.hidden},
-          config.precision.dtype};
+  return {layers::boundary_shape(config.model, stage), config.precision.dtype};
 }
 
 zero::Passes passes_of(const Trainer& trainer) {
