@@ -40,6 +40,9 @@ T parse(const std::string& text) {
   if constexpr (std::is_same_v<T, layers::Fp8Recipe>) return layers::fp8_recipe(text);
   if constexpr (std::is_same_v<T, layers::AmaxAlgorithm>) return layers::amax_algorithm(text);
   if constexpr (std::is_same_v<T, layers::SparseMode>) return layers::sparse_mode(text);
+  if constexpr (std::is_same_v<T, layers::TensorParallelMode>)
+    return layers::tensor_parallel_mode(text);
+  if constexpr (std::is_same_v<T, layers::GridMethod>) return layers::grid_method(text);
 }
 
 using Pair = std::array<double, 2>;

@@ -20,6 +20,7 @@
 #include "layers/models/activation_options.h"
 #include "layers/moe_config.h"
 #include "layers/sparse/sparse_layout.h"
+#include "layers/tensor_grids/plans/grid_plan.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
 #include "suite/files/json_leaves.h"
@@ -43,14 +44,14 @@ class Field {
   std::string text() const;  // "5e-05", "cpu", "true"; "none" if empty
 
  private:
-  std::variant<bool*, int*, std::int64_t*, std::uint64_t*, double*, std::string*,
-               std::optional<bool>*, std::optional<int>*, std::optional<std::int64_t>*,
-               std::array<double, 2>*, std::vector<int>*, machine::Dtype*, machine::Transport*,
-               layers::Normalization*, layers::PositionEmbedding*, layers::Architecture*,
-               layers::RecomputeGranularity*, layers::RecomputeMethod*, layers::CpCommType*,
-               layers::SequenceOrder*, layers::LoadBalancing*, layers::TokenDropPolicy*,
-               layers::TokenDispatcherType*, zero::OffloadDevice*, layers::Fp8Format*,
-               layers::Fp8Recipe*, layers::AmaxAlgorithm*, layers::SparseMode*>
+  std::variant<
+      bool*, int*, std::int64_t*, std::uint64_t*, double*, std::string*, std::optional<bool>*,
+      std::optional<int>*, std::optional<std::int64_t>*, std::array<double, 2>*, std::vector<int>*,
+      machine::Dtype*, machine::Transport*, layers::Normalization*, layers::PositionEmbedding*,
+      layers::Architecture*, layers::RecomputeGranularity*, layers::RecomputeMethod*,
+      layers::CpCommType*, layers::SequenceOrder*, layers::LoadBalancing*, layers::TokenDropPolicy*,
+      layers::TokenDispatcherType*, zero::OffloadDevice*, layers::Fp8Format*, layers::Fp8Recipe*,
+      layers::AmaxAlgorithm*, layers::SparseMode*, layers::TensorParallelMode*, layers::GridMethod*>
       at_;
 };
 

@@ -6,6 +6,8 @@
 #include <cctype>
 #include <ranges>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 
 #include "suite/trainer/validation.h"
 
@@ -113,6 +115,8 @@ constexpr CountedKey rows[] = {
 
     {"pipeline.partition", rejected, "layers are divided uniformly"},
     {"sparse_attention.mode", rejected, "no cluster file has a rate of block-sparse kernels"},
+    {"--tensor-parallel-mode --tensor-parallel-depth --tensor-parallel-product", rejected,
+     "products and messages of tp are those of one dimension"},
     {"tp-algorithm dp-algorithm embedding-algorithm", rejected,
      "the fastest of the usual algorithms runs"},
 };
@@ -174,6 +178,13 @@ void check_counted(const TrainingConfig& config, const Cluster& cluster) {
   if (config.model.sparse.on())
     reject("sparse_attention.mode", name(config.model.sparse.pattern.mode),
            "no cluster file has a rate of block-sparse kernels");
+  const TrainingConfig::TensorGrid &grid = config.tensor_grid, usual{};
+  for (const auto& [key, value, is_usual] :
+       {std::tuple("--tensor-parallel-mode", std::string(name(grid.mode)), grid.mode == usual.mode),
+        {"--tensor-parallel-depth", std::to_string(grid.depth), grid.depth == usual.depth},
+        {"--tensor-parallel-product", std::string(name(grid.product)),
+         grid.product == usual.product}})
+    if (!is_usual) reject(key, value, "it counts products and messages of one dimension");
   config.context.validate(config.degrees.cp, config.model.sequence,
                           config.model.heads / config.degrees.tp,
                           config.model.query_groups() / config.degrees.tp);

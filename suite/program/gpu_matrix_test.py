@@ -166,7 +166,9 @@ class CrossSection(Gpus):
            "--grad-accum-dtype", "default", "--gradient-compression", "none", "--freeze", "none", "--tp-comm-overlap", "off",
            "--overlap-p2p-communication", "off",
            "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
-           "--zero_quantized_gradients", "off", "--sparse-attention", "none"]
+           "--zero_quantized_gradients", "off", "--sparse-attention", "none", "--tensor-parallel-mode", "1d",
+           "--tensor-parallel-depth", "1",
+           "--tensor-parallel-product", "summa"]
 
     def test_a_step_of_all_degrees(self):
         before = self.counts["pass"]

@@ -34,7 +34,8 @@ CASE = ["--reference", "none", "--max-seconds", "0.01", "--dtype", "float", "--t
         "--offload_param", "none", "--grad-accum-dtype", "default", "--communication-data-type", "default", "--freeze", "none",
         "--fp8-format", "none", "--fp8-recipe", "delayed", "--zero_quantized_weights", "off",
         "--zero_quantized_gradients", "off", "--gradient-compression", "none", "--sparse-attention", "none",
-        "--overlap-p2p-communication", "off"]
+        "--overlap-p2p-communication", "off", "--tensor-parallel-mode", "1d", "--tensor-parallel-depth", "1",
+        "--tensor-parallel-product", "summa"]
 WORD = (1 << 64) - 1
 
 

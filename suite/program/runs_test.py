@@ -138,7 +138,8 @@ class GoodRun(TemporaryFolder):
                          "--optimizer", "adamw", "--model-args", "none", "--uneven-tokens", "off", "--use-flash-attn", "off",
                          "--communication-data-type", "default", "--grad-accum-dtype", "default", "--tp-comm-overlap", "off",
                          "--zero_quantized_weights", "off", "--zero_quantized_gradients", "off", "--sparse-attention", "none",
-                         "--overlap-p2p-communication", "off",
+                         "--overlap-p2p-communication", "off", "--tensor-parallel-mode", "1d", "--tensor-parallel-depth", "1",
+                         "--tensor-parallel-product", "summa",
                          "--fp8-format", "none", "--fp8-recipe", "delayed", "--tp-algorithm", "library", "--dp-algorithm",
                          "all_reduce=library,reduce_scatter=library,all_gather=library", "--max-seconds", "0.05",
                          "--no-limits", "--out", self.path("run"), env=NO_FIGURES, timeout=300)

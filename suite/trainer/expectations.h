@@ -23,7 +23,7 @@ struct PassagePeaks {
 // rows: of experts; empty: the same number for all experts.
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
                            int stage, int cp_rank = 0, int expert_rank = 0,
-                           const RoutedRows& rows = {});
+                           const RoutedRows& rows = {}, int tp_rank = 0);
 PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows = {});
 
 // Returns the cost of all collectives of a step that updates; with 1-bit Adam of one in its

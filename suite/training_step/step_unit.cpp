@@ -76,6 +76,7 @@ std::map<std::string, double> sent_over_groups(machine::World& world, const mach
     const std::string axis = name.starts_with("cp")    ? "cp"
                              : name == "edp"           ? "dp"
                              : name == "tp_cp"         ? "ep"
+                             : name.starts_with("tp_") ? "tp"
                              : name == "hpz"           ? "dp"
                              : name.starts_with("qgz") ? "dp"
                              : name == "embedding"     ? "pp"
