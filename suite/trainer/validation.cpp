@@ -225,6 +225,8 @@ void validate_grid(const TrainingConfig& config) {
   refuse_unless(config.algorithms.tp.empty(),
                 "tp-algorithm default, because broadcasts and reductions have their own",
                 config.algorithms.tp);
+  refuse_unless(size_of(config.gradient_dtype()) > 2, "gradients that are added up in fp32",
+                machine::name(config.gradient_dtype()));
   const std::string& type = config.optimizer.type;
   refuse_unless(type == "adamw" || type == "sgd" || type == "rmsprop" || type == "lion",
                 "optimizer adamw, sgd, rmsprop or lion, whose update of an element needs no other",

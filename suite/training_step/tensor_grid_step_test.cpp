@@ -98,6 +98,11 @@ TEST(TensorGridStep, RefusalsNameTheReason) {
               c.activations.recompute_granularity = layers::RecomputeGranularity::full;
             }),
             "tensor-parallel-mode 2d requires recompute-granularity none (got full)");
+  EXPECT_EQ(refused([](Config c) {
+              c.precision.dtype = machine::Dtype::bfloat16;
+              c.zero.grad_accum_dtype = "bf16";
+            }),
+            "tensor-parallel-mode 2d requires gradients that are added up in fp32 (got bfloat16)");
   EXPECT_EQ(
       refused([](Config c) { c.degrees.cp = 2; }),
       "tensor-parallel-mode 2d requires context-parallel-size 1, because a rank of a grid has "
