@@ -8,6 +8,11 @@ namespace collectives {
 
 machine::Shape Parameter::local_shape(const std::string& name, machine::Shape global_shape,
                                       const Placement& placement, int tp) {
+  if (const auto& block = placement.block) {
+    if (global_shape.rank() == 1) return {block->cols};
+    return block->transposed ? machine::Shape{block->cols, block->rows}
+                             : machine::Shape{block->rows, block->cols};
+  }
   if (placement.tp == Spread::replicated) return global_shape;
   const std::int64_t extent = global_shape[placement.dim];
   if (extent % tp != 0)
@@ -22,6 +27,7 @@ machine::Shape Parameter::local_shape(const std::string& name, machine::Shape gl
 machine::Region Parameter::region(int tp_rank) const {
   const bool vector = global_shape.rank() == 1;
   machine::Region region{0, 0, vector ? global_shape[0] : global_shape[1]};
+  if (const auto& block = placement.block) return {block->row, block->col, region.global_cols};
   if (placement.tp == Spread::replicated) return region;
   if (vector || placement.dim == 1)
     region.col = tp_rank * value.shape()[vector ? 0 : 1];

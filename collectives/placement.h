@@ -2,6 +2,8 @@
 // The placement of a parameter over the grid, and the parameter itself. Layers declare placements.
 // ZeRO builds the gradient plan from them only.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "machine/device/kernels.h"
@@ -15,6 +17,15 @@ enum class Spread : unsigned char {
   sharded,     // rank i of the axis holds the i-th of equal parts along dim
 };
 
+// The block of a parameter that a rank of a tensor-parallel grid holds
+// (layers/tensor_grids/plans/tensor_grid.h): rows [row, row + rows) and columns [col, col + cols)
+// of the global matrix, a vector being one row. transposed: stored as [cols, rows].
+struct PlacedBlock {
+  std::int64_t row = 0, col = 0, rows = 0, cols = 0;
+  bool transposed = false;
+  int copies = 1;  // ranks of tp that hold the same block
+};
+
 struct Placement {
   Spread tp = Spread::replicated;
   int dim = 0;  // the dimension that tp shards
@@ -25,6 +36,8 @@ struct Placement {
   // These are the first and the last stage for a tied embedding, and all stages if a pipeline has
   // two copies of the model. The gradients are summed over the two stages.
   bool tied_over_pp = false;
+  // Of a rank of a grid, in place of tp and dim. Other ranks of tp may hold other parameters.
+  std::optional<PlacedBlock> block = {};
 };
 
 // The role of a parameter, which determines its initial values.
@@ -49,7 +62,8 @@ struct Parameter {
   // names the parameter, the extent and the degree if the degree does not divide the extent.
   static machine::Shape local_shape(const std::string& name, machine::Shape global_shape,
                                     const Placement& placement, int tp);
-  // The place of the local shard in the global matrix. Random initial values are keyed by it.
+  // The place of the local shard in the global matrix. Random initial values are keyed by it. Of a
+  // transposed block the place of the block, which is stored in the other order.
   machine::Region region(int tp_rank) const;
 };
 

@@ -54,18 +54,28 @@ Initializer Initializer::conformance(std::uint64_t seed, int layers) {
   return result;
 }
 
+double Initializer::stddev(Role role) const {
+  switch (role) {
+    case Role::weight:
+      return weight_stddev;
+    case Role::residual:
+      return residual_stddev;
+    case Role::bias:
+      return bias_stddev;
+    case Role::gain:
+      break;
+  }
+  return gain_stddev;
+}
+
 void Initializer::fill(const Context& context, const Parameters& parameters) const {
   for (Parameter* const parameter : parameters) {
     if (!parameter->value)
       parameter->value = context.tensor(local_shape(context, *parameter), Category::parameters);
     const Role role = parameter->role;
-    const double stddev = role == Role::weight     ? weight_stddev
-                          : role == Role::residual ? residual_stddev
-                          : role == Role::bias     ? bias_stddev
-                                                   : gain_stddev;
     context.kernels().fill_normal(parameter->value, random_key(seed, parameter->name),
                                   parameter->region(context.tp.rank()), role == Role::gain ? 1 : 0,
-                                  stddev);
+                                  stddev(role));
   }
 }
 

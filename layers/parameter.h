@@ -46,6 +46,8 @@ struct Initializer {
   // addition, and a gain of one would hide its omission.
   static Initializer conformance(std::uint64_t seed, int layers);
 
+  // Around 1 for gains, around 0 for all others.
+  double stddev(Role role) const;
   // Fills the values; allocates empty tensors first (Category::parameters).
   void fill(const Context& context, const Parameters& parameters) const;
 };

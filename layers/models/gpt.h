@@ -42,42 +42,19 @@
 #include "layers/gpt_config.h"
 #include "layers/models/activation_options.h"
 #include "layers/models/checkpoints.h"
+#include "layers/models/model_stage.h"
 #include "layers/models/stack_block.h"
 #include "layers/models/token_batch.h"
 #include "layers/output_head.h"
 
 namespace layers {
 
-struct BlockRange {
-  int begin = 0, end = 0;
-  int size() const { return end - begin; }
-};
-
-struct StageIndex {
-  int index = 0, count = 1;
-  std::optional<BlockRange> given_blocks = {};  // empty: the model's blocks, split evenly
-  bool first() const { return index == 0; }
-  bool last() const { return index == count - 1; }
-  BlockRange blocks(const GptConfig& config) const;
-};
-
-// Called as the parts of a stage (embedding, each block, head) are used, with the parameters of the
-// part. ZeRO-3 fetches and drops values here, and reduction of a gradient may start.
-struct StageObserver {
-  using Call = std::function<void(const Parameters&)>;
-  static void ignore(const Parameters&) {}
-  Call before_use = ignore, after_use = ignore;  // of the values
-  // Called around the weight half of a part, in every micro-batch. The weight half reads no values.
-  // A table that embedding and head share is begun by both, and is ready after the embedding.
-  Call before_gradients = ignore, gradients_ready = ignore;
-};
-
 // Throws std::invalid_argument that names the option with which a model does not support products
 // in 8 bits.
 void validate_fp8(const GptConfig& config, const ActivationOptions& options, Dtype dtype,
                   const Fp8Options& fp8);
 
-class GptStage {
+class GptStage final : public ModelStage {
  public:
   // Throws the exceptions of GptConfig::validate and ActivationOptions::validate. Allocates no
   // memory. checkpoint_host: for cpu_checkpointing, see Checkpoints. shared_table: for the last
@@ -89,41 +66,34 @@ class GptStage {
            machine::Device* checkpoint_host = nullptr, Parameter* shared_table = nullptr,
            const ContextParallel& cp = {}, const std::optional<MoeCommunicators>& experts = {},
            const Fp8Scheme& fp8 = {});
-  GptStage(const GptStage&) = delete;
-  GptStage& operator=(const GptStage&) = delete;
 
   const GptConfig& config() const { return config_; }
-  StageIndex stage() const { return stage_; }
-  Parameters parameters();         // each once, in forward order; without a shared_table
-  Parameters expert_parameters();  // of these, those of this rank's experts
-  Parameter* table() { return table_ ? &*table_ : nullptr; }
-  // The parameters of the embedding, of each block and of the head, as the observer gets them. A
-  // table that embedding and head share is in both.
-  std::vector<Parameters> parts();
-  // The shape of a message between stages. Throws like ActivationOptions::validate_rows.
-  Shape boundary(int sequences) const;
+  StageIndex stage() const override { return stage_; }
+  Parameters parameters() override;
+  Parameters expert_parameters() override;
+  Parameter* table() override { return table_ ? &*table_ : nullptr; }
+  std::vector<Parameters> parts() override;
+  // Throws like ActivationOptions::validate_rows.
+  Shape boundary(int sequences) const override;
 
   // Fill values and zero gradients. Both allocate empty tensors.
-  void initialize(const Initializer& initializer);
+  void initialize(const Initializer& initializer) override;
   void zero_gradients();
 
-  void observe(StageObserver observer) { observer_ = std::move(observer); }
-  // The number of rows of the table that are tokens, not padding (output_head.h).
-  void set_vocabulary(std::int64_t vocabulary) {
+  void observe(StageObserver observer) override { observer_ = std::move(observer); }
+  void set_vocabulary(std::int64_t vocabulary) override {
     if (head_) head_->set_vocabulary(vocabulary);
   }
-  void set_loss_scale(double scale) { loss_scale_ = scale; }
+  void set_loss_scale(double scale) override { loss_scale_ = scale; }
 
-  void forward(int micro_batch, const TokenBatch& batch, const Tensor& in, const Tensor& out);
-  // Runs both halves, part by part, with the least memory. d_out is empty on the last stage, d_in
-  // on the first.
-  void backward(int micro_batch, const Tensor& d_out, const Tensor& d_in);
-  // Run the halves separately, for schedules that fill bubbles with the second half.
-  void backward_input(int micro_batch, const Tensor& d_out, const Tensor& d_in);
-  void backward_weights(int micro_batch);
+  void forward(int micro_batch, const TokenBatch& batch, const Tensor& in,
+               const Tensor& out) override;
+  void backward(int micro_batch, const Tensor& d_out, const Tensor& d_in) override;
+  void backward_input(int micro_batch, const Tensor& d_out, const Tensor& d_in) override;
+  void backward_weights(int micro_batch) override;
 
   int in_flight() const { return static_cast<int>(saved_.size()); }
-  Checkpoints::Moved checkpoints_moved() const { return checkpoints_.moved(); }
+  Checkpoints::Moved checkpoints_moved() const override { return checkpoints_.moved(); }
 
  private:
   struct Saved {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "layers/models/fp8_cost.h"
+#include "layers/models/grids/grid_gpt_cost.h"
 
 namespace layers {
 namespace {
@@ -186,6 +187,7 @@ std::int64_t parameters_count(const GptConfig& config) {
 }
 
 std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& stage) {
+  if (stage.grid.on()) return grids::stage_parameters_count(config, stage);
   const std::int64_t h = config.hidden, t = stage.tp, f = config.ffn();
   const bool tied = !config.untie_embeddings_and_output_weights;
   const std::int64_t norm = config.normalization == Normalization::rms_norm ? h : 2 * h;
@@ -234,19 +236,21 @@ double model_flops(const GptConfig& config, std::int64_t tokens) {
   return 3 * 2 * static_cast<double>(tokens) * (linear + cross + core_attention);
 }
 
-std::int64_t boundary_rows(const GptConfig& config, const StageCase& stage) {
+Shape boundary_shape(const GptConfig& config, const StageCase& stage) {
+  if (stage.grid.on()) return grids::boundary_shape(config, stage);
   const std::int64_t own = stage.tokens(config) / (stage.options.sequence_parallel ? stage.tp : 1);
-  if (!config.encoder_decoder()) return own;
+  if (!config.encoder_decoder()) return {own, config.hidden};
   const std::int64_t tables = 2 * config.heads / stage.tp * relative_buckets_count;
-  return 2 * own + (tables + config.hidden - 1) / config.hidden;
+  return {2 * own + (tables + config.hidden - 1) / config.hidden, config.hidden};
 }
 
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage) {
-  return static_cast<std::size_t>(boundary_rows(config, stage) * config.hidden) *
+  return static_cast<std::size_t>(boundary_shape(config, stage).size()) *
          machine::size_of(stage.dtype);
 }
 
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage) {
+  if (stage.grid.on()) return grids::forward_calls(config, stage);
   Calls calls(config, stage);
   if (stage.stage.first()) calls.leave(lookups(config));
   calls.enter_layers(blocks_of(config, stage).entries(), Fp8Pass::forward);
@@ -262,6 +266,7 @@ std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageC
 
 // In backward, a gradient leaves a region at the entry of its value.
 std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage) {
+  if (stage.grid.on()) return grids::backward_input_calls(config, stage);
   Calls calls(config, stage);
   if (stage.stage.last()) calls.leave(1);
   calls.enter_layers(blocks_of(config, stage).exits(), Fp8Pass::backward_input);
@@ -282,6 +287,7 @@ std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const
 
 std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
                                                     const StageCase& stage) {
+  if (stage.grid.on()) return grids::backward_weights_calls(config, stage);
   Calls calls(config, stage);
   if (stage.stage.last()) calls.enter(1);
   calls.enter_layers(blocks_of(config, stage).entries(), Fp8Pass::backward_weights);
@@ -303,6 +309,7 @@ void exchange(ContextMessages& all, const GptConfig& config, const StageCase& st
 }  // namespace
 
 ContextMessages forward_messages(const GptConfig& config, const StageCase& stage) {
+  if (stage.grid.on()) return grids::forward_messages(config, stage);
   ContextMessages all;
   exchange(all, config, stage, &MoeCost::forward, 0,
            static_cast<std::size_t>(layers_of(config, stage)));
@@ -311,7 +318,12 @@ ContextMessages forward_messages(const GptConfig& config, const StageCase& stage
   return all;
 }
 
+ContextMessages backward_weights_messages(const GptConfig& config, const StageCase& stage) {
+  return stage.grid.on() ? grids::backward_weights_messages(config, stage) : ContextMessages{};
+}
+
 ContextMessages backward_input_messages(const GptConfig& config, const StageCase& stage) {
+  if (stage.grid.on()) return grids::backward_input_messages(config, stage);
   ContextMessages all;
   const auto layers = static_cast<std::size_t>(layers_of(config, stage));
   exchange(all, config, stage, &MoeCost::backward_input, 0, layers);

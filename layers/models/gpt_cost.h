@@ -14,6 +14,7 @@
 #include "layers/context_parallel/context_cost.h"
 #include "layers/experts/moe_cost.h"
 #include "layers/models/gpt.h"
+#include "layers/tensor_grids/plans/tensor_grid.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
 
@@ -33,6 +34,14 @@ struct ExpertRank {
   std::vector<std::vector<std::int64_t>> rows{};
 };
 
+// A rank of a tensor-parallel grid, whose stage is a GridGptStage. In 1d there is no grid.
+struct GridRank {
+  TensorGrid shape{};
+  int rank = 0;
+  bool cannon = false;
+  bool on() const { return shape.mode != TensorParallelMode::one_d; }
+};
+
 // One stage under one sharding, with one size of micro-batch.
 struct StageCase {
   int tp = 1;
@@ -46,6 +55,7 @@ struct StageCase {
   Fp8Options fp8{};
   int amax_ranks = 1;
   int compute_capability = 0;  // of the GPU whose library multiplies codes; 0: they are decoded
+  GridRank grid{};  // of the tp ranks
 
   // Returns the tokens of a micro-batch on this rank.
   std::int64_t tokens(const GptConfig& config) const {
@@ -87,9 +97,9 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
 // queries narrow q, not the scores.
 double model_flops(const GptConfig& config, std::int64_t tokens);
 
-// Rows and bytes of a message between two stages: [tokens, hidden], this rank's own rows; of an
+// Shape and bytes of a message between two stages: [tokens, hidden], this rank's own rows; of an
 // encoder-decoder those of both stacks and the tables of its bias (packed_rows.h).
-std::int64_t boundary_rows(const GptConfig& config, const StageCase& stage);
+Shape boundary_shape(const GptConfig& config, const StageCase& stage);
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 
 // Collectives over tp and cp for one micro-batch, those over tp in elements of the whole buffer;
@@ -114,7 +124,8 @@ std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 // distributed input adds an all-gather of n h.
 //
 // Every forward of a layer, also a recomputed one, and every backward_input adds the collectives
-// over cp of context_cost.h, and its messages, which the last two functions return. A layer with
+// over cp of context_cost.h, and its messages, which the last functions return; those of the
+// weights are the first exchanges of Cannon's products over a grid. A layer with
 // experts has one region over tp, and a second with a shared expert; it has those of
 // experts/moe_cost.h over the groups "ep" and "tp_cp". With fp8 the
 // all-gathers of the layers are those of fp8_cost.h, and amaxes are shared over the group "fp8".
@@ -125,5 +136,6 @@ std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
                                                     const StageCase& stage);
 ContextMessages forward_messages(const GptConfig& config, const StageCase& stage);
 ContextMessages backward_input_messages(const GptConfig& config, const StageCase& stage);
+ContextMessages backward_weights_messages(const GptConfig& config, const StageCase& stage);
 
 }  // namespace layers

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "layers/models/fp8_cost.h"
+#include "layers/models/grids/grid_gpt_cost.h"
 #include "layers/models/memory_rows.h"
 #include "layers/models/mixture_memory.h"
 
@@ -428,6 +429,7 @@ std::size_t Passage::peak(Category category, int begin, int stop) const {
 }  // namespace
 
 StageMemory stage_memory(const GptConfig& config, const StageCase& stage) {
+  if (stage.grid.on()) return grids::stage_memory(config, stage);
   const Sizes z(config, stage);
   const Passage together(z, stage.options, false), apart(z, stage.options, true);
   return {

@@ -40,7 +40,7 @@ GridAttention::GridAttention(const GridContext& context, const std::string& name
       qkv_(context, name + ".qkv", {sizes.tokens(), sizes.hidden, 3 * sizes.hidden},
            {.layer = PairPlace::first}),
       projection_(context, name + ".projection", {sizes.tokens(), sizes.hidden, sizes.hidden},
-                  {.layer = PairPlace::second}) {
+                  {.layer = PairPlace::second, .role = collectives::Role::residual}) {
   const std::string why = why_not_divided(context.grid(), sizes);
   if (!why.empty()) machine::reject("{}: {}", name, why);
 }

@@ -18,26 +18,36 @@
 
 namespace layers {
 
+// Returns the ranks of `all`, the ranks of the grid in its order, that differ from this one along
+// the axis only.
+machine::Group grid_group(const machine::Group& all, const TensorGrid& grid, GridAxis axis);
+
 // A group of one rank has no communicator.
 class GridGroups {
  public:
+  using OfAxes = std::array<collectives::Communicator*, 3>;  // by axis; null for one rank
+
   // all: the ranks of the grid, in its order. Collective over `all`.
   GridGroups(machine::World& world, const machine::Group& all, const TensorGrid& grid,
              machine::Transport transport);
+  // With communicators of the caller, which outlive this object.
+  GridGroups(const TensorGrid& grid, int rank, const OfAxes& groups)
+      : grid_(grid), rank_(rank), groups_(groups) {}
 
   const TensorGrid& grid() const { return grid_; }
   int rank() const { return rank_; }
   GridPlace place() const { return grid_.place(rank_); }
   // Returns null for a group of one rank.
   collectives::Communicator* find(GridAxis axis) const {
-    return groups_[static_cast<std::size_t>(axis)].get();
+    return groups_[static_cast<std::size_t>(axis)];
   }
   std::vector<collectives::Communicator*> all() const;
 
  private:
   TensorGrid grid_;
   int rank_;
-  std::array<std::unique_ptr<collectives::Communicator>, 3> groups_;
+  OfAxes groups_{};
+  std::vector<std::unique_ptr<collectives::Communicator>> own_;
 };
 
 struct GridContext {
@@ -60,12 +70,17 @@ struct GridContext {
   }
 };
 
+// How a matrix is stored: as the whole one is, or, of a linear layer's weights, as [in, out], while
+// the global parameter is [out, in], as in layers/column_parallel_linear.h.
+enum class StoredAs : unsigned char { whole, transposed };
+
 // A rank's block of a parameter. `value` and `gradient` are empty on ranks that do not store it.
-struct GridParameter {
-  std::string name;
-  machine::Shape whole;  // [in, out], or [1, out] of a bias
+struct GridParameter : collectives::Parameter {
+  machine::Shape whole;  // [in, out], or [1, out] of a vector
   GridBlock block;
-  machine::Tensor value, gradient;
+
+  GridParameter(const TensorGrid& grid, std::string name, machine::Shape whole,
+                const GridBlock& block, collectives::Role role, StoredAs stored = StoredAs::whole);
 
   bool held() const { return block.size() > 0; }
   // Allocates the value, and fills it by the index in the whole parameter, so that every grid

@@ -1,6 +1,7 @@
 #include "layers/tensor_grids/grid_cost.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace layers {
 namespace {
@@ -218,6 +219,23 @@ GridLinearCost grid_embedding_cost(const GridLinearCase& c) {
     one_call(cost.backward_weights, tp_depth, Operation::all_reduce, d_w, c.depth);
     if (q > 1 || c.depth > 1) cost.backward_weights.buffers += d_w.bytes();
   }
+  return cost;
+}
+
+GridLinearCost grid_head_cost(const GridLinearCase& c) {
+  GridLinearCase table = c;
+  table.layer = PairPlace::second;
+  table.bias = false;
+  GridLinearCost cost = grid_linear_cost(table);
+  std::swap(cost.forward, cost.backward_input);
+  if (c.mode == TensorParallelMode::three_d) {
+    // Rows of the output layer's input are gathered in forward, and again for the weights.
+    const Operand x{c.tokens * c.out / (c.q * c.q), c.dtype};
+    cost.forward.buffers += cost.kept;
+    one_call(cost.backward_weights, tp_depth, Operation::all_gather, x, c.q);
+    if (c.q > 1) cost.backward_weights.buffers += x.bytes();
+  }
+  cost.kept = 0;
   return cost;
 }
 

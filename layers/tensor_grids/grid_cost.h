@@ -77,6 +77,11 @@ GridLinearCost grid_linear_cost(const GridLinearCase& c);
 // a gather of KF/l², a sum of MF/l², and both back. backward_input is empty.
 GridLinearCost grid_embedding_cost(const GridLinearCase& c);
 
+// Of an output layer with that table, which is the layer in reverse: logits [tokens, c.in] are the
+// product for the gradient of the input, and the gradient of the output layer's input is its
+// forward. No operand is kept between the passes: 3d gathers (l-1) (MK + KF + MF)/l³ in each.
+GridLinearCost grid_head_cost(const GridLinearCase& c);
+
 struct GridNormCost {
   GridPass forward, backward_input, backward_weights;
   std::int64_t parameters = 0;  // elements of a rank

@@ -14,12 +14,10 @@ GridEmbedding::GridEmbedding(const GridContext& context, const std::string& name
                            {tokens, vocabulary, hidden})),
       first_token_(output_.row),
       token_count_(output_.rows),
-      table_{name + ".weight",
-             {vocabulary, hidden},
+      table_(context.grid(), name + ".weight", {vocabulary, hidden},
              weight_block(context.grid(), context.rank(), PairPlace::second,
                           {tokens, vocabulary, hidden}),
-             {},
-             {}} {
+             collectives::Role::weight) {
   const std::string why =
       why_not_divided(context.grid(), PairPlace::second, {tokens, vocabulary, hidden},
                       {"tokens", "vocab-size", "hidden-size"});

@@ -4,10 +4,9 @@
 // layer of a pair, so y is split as the input of a first layer.
 //
 //   1d         Megatron's vocabulary-parallel embedding: an all-reduce of y
-//   2d, 2.5d   SUMMA with lookups (Xu et al. 2021, arXiv:2104.05343): the blocks of
-//   a
-//              column of the grid are broadcast along it, one after the other, and the gradient of
-//              a block is summed to its owner; 2.5d all-reduces it over the depth
+//   2d, 2.5d   SUMMA with lookups (Xu et al. 2021, arXiv:2104.05343): the blocks of a column of the
+//              grid are broadcast along it, one after the other, and the gradient of a block is
+//              summed to its owner; 2.5d all-reduces it over the depth
 //   3d         (Bian et al. 2021, arXiv:2105.14450) gathers the block of the table, and
 //              reduce-scatters y
 //
@@ -31,6 +30,7 @@ class GridEmbedding {
   void backward_weights(const std::int32_t* tokens, const machine::Tensor& d_y);
 
   GridParameters parameters() { return {&table_}; }
+  GridParameter& table() { return table_; }
   GridBlock output() const { return output_; }
   std::int64_t first_token() const { return first_token_; }
   std::int64_t token_count() const { return token_count_; }

@@ -13,11 +13,9 @@ GridLinear::GridLinear(const GridContext& context, const std::string& name, cons
       input_(input_block(context.grid(), context.rank(), options.layer, sizes)),
       output_(output_block(context.grid(), context.rank(), options.layer, sizes)),
       matmul_(context, options.layer),
-      weight_{name + ".weight",
-              {sizes.in, sizes.out},
-              weight_block(context.grid(), context.rank(), options.layer, sizes),
-              {},
-              {}},
+      weight_(context.grid(), name + ".weight", {sizes.in, sizes.out},
+              weight_block(context.grid(), context.rank(), options.layer, sizes), options.role,
+              StoredAs::transposed),
       bias_(context, name + ".bias", options.layer, sizes) {
   const std::string why = why_not_divided(context.grid(), options.layer, sizes);
   if (!why.empty()) machine::reject("{}: {}", name, why);

@@ -21,6 +21,7 @@ namespace layers {
 struct GridLinearOptions {
   bool bias = true;
   PairPlace layer = PairPlace::first;
+  collectives::Role role = collectives::Role::weight;  // of the weight
 };
 
 class GridLinear {

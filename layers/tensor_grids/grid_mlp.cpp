@@ -8,7 +8,8 @@ GridMlp::GridMlp(const GridContext& context, const std::string& name, std::int64
                  std::int64_t hidden, std::int64_t ffn, bool bias)
     : context_(context),
       fc1_(context, name + ".fc1", {tokens, hidden, ffn}, {bias, PairPlace::first}),
-      fc2_(context, name + ".fc2", {tokens, ffn, hidden}, {bias, PairPlace::second}) {}
+      fc2_(context, name + ".fc2", {tokens, ffn, hidden},
+           {bias, PairPlace::second, collectives::Role::residual}) {}
 
 void GridMlp::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
   saved.x = x;

@@ -14,7 +14,8 @@ GridNorm::GridNorm(const GridContext& context, const std::string& name, std::int
       epsilon_(epsilon),
       block_(output_block(context.grid(), context.rank(), PairPlace::second,
                           {tokens, hidden, hidden})),
-      gain_(context, name + ".gain", PairPlace::second, {tokens, hidden, hidden}),
+      gain_(context, name + ".gain", PairPlace::second, {tokens, hidden, hidden},
+            collectives::Role::gain),
       bias_(context, name + ".bias", PairPlace::second, {tokens, hidden, hidden}),
       norm_(machine::make_split_norm(context.device)) {
   const std::string why =

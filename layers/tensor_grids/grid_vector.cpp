@@ -5,12 +5,12 @@ namespace layers {
 using machine::Category, machine::Operation, machine::Reduction, machine::Tensor;
 
 GridVector::GridVector(const GridContext& context, const std::string& name, PairPlace layer,
-                       const GridSizes& sizes)
+                       const GridSizes& sizes, collectives::Role role)
     : context_(context),
       layer_(layer),
       columns_(output_block(context.grid(), context.rank(), layer, sizes).cols),
-      vector_{
-          name, {1, sizes.out}, bias_block(context.grid(), context.rank(), layer, sizes), {}, {}} {}
+      vector_(context.grid(), name, {1, sizes.out},
+              bias_block(context.grid(), context.rank(), layer, sizes), role) {}
 
 GridAxis GridVector::axis() const {
   if (!in_pieces()) return GridAxis::column;

@@ -24,7 +24,7 @@ class GridVector {
  public:
   // Of sizes.out columns, which a layer at this place splits.
   GridVector(const GridContext& context, const std::string& name, PairPlace layer,
-             const GridSizes& sizes);
+             const GridSizes& sizes, collectives::Role role = collectives::Role::bias);
 
   // Returns the values of this rank's columns, in buffers unless the rank stores them.
   machine::Tensor whole() const;

@@ -163,6 +163,12 @@ void check_saved_training(const harness::Files& files, const TrainingConfig& con
           "because "
           "checkpoints do not store histories of amaxes",
           option);
+  for (const auto& [option, file] : {std::pair("--save", files.save), {"--load", files.load}})
+    if (!file.empty() && config.over_grid())
+      throw FileError(
+          "{} requires tensor-parallel-mode 1d (got {}), because files do not store blocks of a "
+          "grid",
+          option, name(config.tensor_grid.mode));
   if (saves_checkpoint(files.save)) {
     std::error_code error;
     std::filesystem::create_directories(files.save, error);

@@ -107,6 +107,7 @@ const Needs full_over_tp{"--recompute-granularity full and --tensor-model-parall
 constexpr Predicted
     degrees = counted("degrees and batch"),
     contexts = counted("by layers/context_parallel/context_cost.h"),
+    grids = rejected("products and messages of tp are those of one dimension"),
     beside_products =
         counted("communication of tp beside products, with software that does not hide it"),
     simulated = counted("the simulated pipeline"),
@@ -211,6 +212,13 @@ std::vector<Key> step_keys() {
           .also({"tensor_parallel.tp_size"})
           .also({"tensor_parallel.tp.tp_size"})
           .also({"--tp"}),
+      axis("--tensor-parallel-mode", "", NAMED(tensor_grid.mode, layers::tensor_parallel_mode),
+           grids, "dimensions of the grid of tp's ranks", {.choices = {"1d", "2d", "2.5d", "3d"}},
+           &tp),
+      axis("--tensor-parallel-depth", "", AT(tensor_grid.depth), grids, "layers of a 2.5d grid",
+           degree()),
+      axis("--tensor-parallel-product", "", NAMED(tensor_grid.product, layers::grid_method), grids,
+           "products of a 2d grid", {.choices = {"summa", "cannon"}}),
       axis("--pipeline-model-parallel-size", "pipeline.stages", AT(degrees.pp), degrees,
            "pipeline stages", degree())
           .also({"--pp"}),

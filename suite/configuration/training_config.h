@@ -23,6 +23,7 @@
 #include "layers/fp8/options.h"
 #include "layers/gpt_config.h"
 #include "layers/models/activation_options.h"
+#include "layers/tensor_grids/plans/grid_plan.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
 #include "machine/world/grid.h"
@@ -72,6 +73,13 @@ struct TrainingConfig {
   // (collectives/communicator/group_algorithms.h). Empty: the default (group_algorithms.h).
   struct Algorithms {
     std::string tp, dp, embedding;
+  };
+
+  // The ranks of tp as a grid (layers/tensor_grids). depth: of 2.5d.
+  struct TensorGrid {
+    layers::TensorParallelMode mode = layers::TensorParallelMode::one_d;
+    int depth = 1;
+    layers::GridMethod product = layers::GridMethod::summa;  // of 2d
   };
 
   struct Pipeline {
@@ -150,6 +158,7 @@ struct TrainingConfig {
   Algorithms algorithms;
   Pipeline pipeline;
   machine::Degrees degrees;
+  TensorGrid tensor_grid{};
   layers::ContextOptions context{};  // with degrees.cp above 1
   int expert_parallel = 1;           // ranks of dp x cp that divide the experts; neighbours
   std::optional<int> sequence_parallel_size;  // DeepSpeed's degree of Ulysses; sets cp and context
@@ -180,6 +189,11 @@ struct TrainingConfig {
   // Tokens of a sequence that the data has: of an encoder-decoder the decoder's follow the
   // encoder's.
   int drawn_sequence() const { return (model.encoder_decoder() ? 2 : 1) * model.sequence; }
+  bool over_grid() const { return tensor_grid.mode != layers::TensorParallelMode::one_d; }
+  // Throws std::invalid_argument if the ranks of tp do not form the grid.
+  layers::TensorGrid grid() const {
+    return layers::tensor_grid(tensor_grid.mode, degrees.tp, tensor_grid.depth);
+  }
   int own_sequence() const { return model.sequence / degrees.cp; }  // positions on a rank of cp
   machine::Dtype gradient_dtype() const;  // in which gradients are added up
   // Throws std::invalid_argument if the values do not support the dtypes of gradients.

@@ -119,10 +119,6 @@ constexpr Reason refused[] = {
     {"amaxes are shared over all ranks of a stage", "--fp8-format", "--tp-only-amax-red"},
     {"all blocks multiply in the same format", "--fp8-format",
      "--first-last-layers-bf16 --num-layers-at-start-in-bf16 --num-layers-at-end-in-bf16"},
-    {"a step shards layers over tp in one dimension; the units grid_linear, grid_mlp, "
-     "grid_attention, grid_embedding and grid_norm run 2d, 2.5d and 3d",
-     "--tensor-model-parallel-size",
-     "--tensor-parallel-mode=1d --tensor-parallel-depth=1 --tensor-parallel-product"},
     {"the products' own buffers are not shared with peers", "--tp-comm-overlap",
      "--tp-comm-overlap-cfg --tp-comm-bootstrap-backend"},
     {"a head has hidden-size / num-attention-heads columns", "", "--kv-channels"},

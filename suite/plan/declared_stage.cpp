@@ -40,8 +40,12 @@ DeclaredStage declare_stage(const TrainingConfig& config, int stage, int most_mi
   machine::run_ranks(1, [&](machine::World& world) {  // has as many hosts as the grid needs
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp)),
         ep(world, std::make_unique<NoLink>(expert_degrees(config).ranks()));
+    const layers::GridGroups of_grid(config.over_grid() ? config.grid() : layers::TensorGrid{}, 0,
+                                     {});
+    const layers::GridContext over_grid{world.host_device(), of_grid, config.precision.dtype};
     ModelChunks model(config, declared.schedules.placement, stage, world.host_device(), tp,
-                      &world.host_device(), {}, layers::MoeCommunicators{ep, tp});
+                      &world.host_device(), {}, layers::MoeCommunicators{ep, tp}, nullptr,
+                      config.over_grid() ? &over_grid : nullptr);
     declared.plan = zero::gradient_plan(
         model.parameters(), config.precision.dtype, grid, static_cast<double>(config.tokens()),
         frozen_parameters(config, model.parameters()), config.gradient_dtype(),

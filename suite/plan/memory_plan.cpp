@@ -241,6 +241,11 @@ std::string text(const Holding& holding) {
 }
 
 Held held(const TrainingConfig& training, const Holding& holding, const Machine& machine) {
+  if (training.over_grid() && holding.counting != Counting::ours) {
+    Held none;
+    none.not_held = "its formula has tensor-parallel-mode 1d";
+    return none;
+  }
   switch (holding.counting) {
     case Counting::paper:
       return paper(training, holding);

@@ -25,6 +25,14 @@ void append(std::vector<double>& to, const machine::Tensor& from) {
 std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
                           int tp_rank) {
   const machine::Region region = parameter.region(tp_rank);
+  if (const auto& block = parameter.placement.block; block && block->transposed) {
+    std::vector<double> part;
+    for (std::int64_t col = 0; col < block->cols; ++col)
+      for (std::int64_t row = 0; row < block->rows; ++row)
+        part.push_back(whole[static_cast<std::size_t>((region.row + row) * region.global_cols +
+                                                      region.col + col)]);
+    return part;
+  }
   const std::int64_t rows = parameter.value.shape().rank() == 1 ? 1 : parameter.value.rows();
   std::vector<double> part;
   part.reserve(static_cast<std::size_t>(parameter.value.size()));

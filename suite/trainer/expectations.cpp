@@ -7,6 +7,7 @@
 
 #include "layers/models/fp8_cost.h"
 #include "layers/models/gpt_memory.h"
+#include "layers/models/grids/grid_gpt_cost.h"
 #include "suite/reference/boundary_traffic.h"
 #include "zero/cost/cost.h"
 #include "zero/one_bit/one_bit_momenta.h"
@@ -20,28 +21,31 @@ namespace {
 
 int stage_of(const Trainer& trainer) { return trainer.grid().coordinate(Axis::pp); }
 
-int expert_rank(const Trainer& trainer) {
+StageRank rank_of(const Trainer& trainer) {
   const collectives::Communicator* const ep = trainer.communicator("ep");
-  return ep ? ep->rank() : 0;
+  return {.cp = trainer.grid().coordinate(Axis::cp),
+          .expert = ep != nullptr ? ep->rank() : 0,
+          .tp = trainer.grid().coordinate(Axis::tp),
+          .compute_capability = trainer.device().compute_capability()};
 }
 
 std::vector<layers::StageCase> chunks_of(const Trainer& trainer) {
   return chunk_cases(trainer.config(), trainer.schedules().placement, stage_of(trainer),
-                     trainer.grid().coordinate(Axis::cp), expert_rank(trainer),
-                     trainer.device().compute_capability());
+                     rank_of(trainer));
 }
 
 // Returns the shape of the tensor that stages exchange. With sequence parallelism it has the rank's
 // own rows.
 pipeline::Boundary boundary(const TrainingConfig& config) {
-  const layers::StageCase stage{.tp = config.degrees.tp,
-                                .stage = {},
-                                .sequences = config.batch.micro_batch_size,
-                                .dtype = config.precision.dtype,
-                                .options = config.activations,
-                                .cp = {config.degrees.cp, 0, config.context}};
-  return {{layers::boundary_rows(config.model, stage), config.model.hidden},
-          config.precision.dtype};
+  const layers::StageCase stage{
+      .tp = config.degrees.tp,
+      .stage = {},
+      .sequences = config.batch.micro_batch_size,
+      .dtype = config.precision.dtype,
+      .options = config.activations,
+      .cp = {config.degrees.cp, 0, config.context},
+      .grid = {config.over_grid() ? config.grid() : layers::TensorGrid{}}};
+  return {layers::boundary_shape(config.model, stage), config.precision.dtype};
 }
 
 zero::Passes passes_of(const Trainer& trainer) {
@@ -98,7 +102,7 @@ std::vector<collectives::CollectiveCalls> calls_of_layers(const Trainer& trainer
   return all;
 }
 
-// Returns the messages of attention over cp and of experts in a step.
+// Returns the messages of attention over cp, of experts and of Cannon's products in a step.
 layers::ContextMessages messages_of_layers(const Trainer& trainer) {
   using pipeline::Kind;
   layers::ContextMessages all;
@@ -107,6 +111,8 @@ layers::ContextMessages messages_of_layers(const Trainer& trainer) {
     if (kind == Kind::forward) layers::add(all, layers::forward_messages(model, chunk), times);
     if (kind == Kind::backward || kind == Kind::backward_input)
       layers::add(all, layers::backward_input_messages(model, chunk), times);
+    if (kind == Kind::backward || kind == Kind::backward_weights)
+      layers::add(all, layers::backward_weights_messages(model, chunk), times);
   };
   const RoutedRows rows = trainer.routed_rows();
   if (rows.empty()) {
@@ -155,11 +161,10 @@ std::vector<std::string> groups_by_library(const Trainer& trainer) {
 }
 
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
-                           int stage, int cp_rank, int expert_rank, const RoutedRows& rows,
-                           int compute_capability) {
+                           int stage, const StageRank& rank, const RoutedRows& rows) {
   using pipeline::Kind;
   const std::vector<layers::StageCase> chunks =
-      chunk_cases(config, schedules.placement, stage, cp_rank, expert_rank, compute_capability);
+      chunk_cases(config, schedules.placement, stage, rank);
   // By micro-batch and chunk, if the rows of experts are given; else by chunk.
   std::vector<layers::StageMemory> memory;
   for (std::size_t i = 0; i < std::max<std::size_t>(rows.size(), 1); ++i)
@@ -167,7 +172,7 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
       memory.push_back(layers::stage_memory(
           config.model, with_rows(chunk, config.model, rows, static_cast<int>(i))));
   PassagePeaks peaks;
-  std::size_t held = 0, on_host = 0, temporary = 0, scales = 0;
+  std::size_t held = 0, on_host = 0, temporary = 0, lasting = 0;
   for (const pipeline::Action& action : schedules.of(stage)) {
     const std::size_t first =
         rows.empty() ? 0 : static_cast<std::size_t>(action.micro_batch) * chunks.size();
@@ -204,16 +209,17 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
   const pipeline::ExpectedMemory passing =
       pipeline::expected_memory(schedules, stage, boundary(config), receives_of(config));
   const bool has_loss = std::ranges::any_of(chunks, [](const auto& c) { return c.stage.last(); });
-  for (const layers::StageCase& chunk : chunks) scales += layers::fp8_state(config.model, chunk);
+  for (const layers::StageCase& chunk : chunks)
+    lasting += chunk.grid.on() ? layers::grids::stage_state(config.model, chunk)
+                               : layers::fp8_state(config.model, chunk);
   peaks.activations += passing.activations;
-  peaks.buffers = temporary + scales + passing.buffers + Trainer::data_bytes(config, has_loss);
+  peaks.buffers = temporary + lasting + passing.buffers + Trainer::data_bytes(config, has_loss);
   return peaks;
 }
 
 PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows) {
-  return passage_peaks(trainer.config(), trainer.schedules(), stage_of(trainer),
-                       trainer.grid().coordinate(Axis::cp), expert_rank(trainer), rows,
-                       trainer.device().compute_capability());
+  return passage_peaks(trainer.config(), trainer.schedules(), stage_of(trainer), rank_of(trainer),
+                       rows);
 }
 
 zero::ExpectedMemory expected_states(const Trainer& trainer, std::int64_t updates) {

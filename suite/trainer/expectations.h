@@ -20,11 +20,9 @@ namespace suite {
 struct PassagePeaks {
   std::size_t activations = 0, buffers = 0, host = 0, moved_each_way = 0;
 };
-// rows: of experts; empty: the same number for all experts. compute_capability: of the GPU; 0: the
-// host, or unknown. Emulated products in 8 bits need the most memory.
+// rows: of experts; empty: the same number for all experts.
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
-                           int stage, int cp_rank = 0, int expert_rank = 0,
-                           const RoutedRows& rows = {}, int compute_capability = 0);
+                           int stage, const StageRank& rank = {}, const RoutedRows& rows = {});
 PassagePeaks passage_peaks(const Trainer& trainer, const RoutedRows& rows = {});
 
 // Returns the cost of all collectives of a step that updates; with 1-bit Adam of one in its

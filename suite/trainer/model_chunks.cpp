@@ -6,12 +6,13 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "layers/models/grids/grid_gpt.h"
 #include "machine/base/names.h"
 #include "pipeline/partition.h"
 
 namespace suite {
 
-using layers::GptStage;
+using layers::ModelStage;
 
 pipeline::Size pipeline_size(const TrainingConfig& config) {
   const int chunks = config.pipeline.virtual_stages.value_or(
@@ -66,19 +67,25 @@ layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Pla
 
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                                            const pipeline::Placement& placement, int stage,
-                                           int cp_rank, int expert_rank, int compute_capability) {
+                                           const StageRank& rank) {
   std::vector<layers::StageCase> cases;
+  const layers::GridRank grid =
+      config.over_grid()
+          ? layers::GridRank{config.grid(), rank.tp,
+                             config.tensor_grid.product == layers::GridMethod::cannon}
+          : layers::GridRank{};
   for (int chunk = 0; chunk < placement.chunks(); ++chunk)
     cases.push_back({config.degrees.tp,
                      chunk_index(config, placement, stage, chunk),
                      config.batch.micro_batch_size,
                      config.precision.dtype,
                      config.activations,
-                     {config.degrees.cp, cp_rank, config.context},
-                     {expert_degrees(config), expert_rank, {}},
+                     {config.degrees.cp, rank.cp, config.context},
+                     {expert_degrees(config), rank.expert, {}},
                      config.fp8,
                      config.degrees.tp * config.shards(),
-                     compute_capability});
+                     rank.compute_capability,
+                     grid});
   return cases;
 }
 
@@ -100,7 +107,7 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
                          int stage, machine::Device& device, collectives::Communicator& tp,
                          machine::Device* checkpoint_host, const layers::ContextParallel& cp,
                          const std::optional<layers::MoeCommunicators>& experts,
-                         collectives::Communicator* amax_group)
+                         collectives::Communicator* amax_group, const layers::GridContext* grid)
     : chunks_(static_cast<std::size_t>(placement.chunks())) {
   order_.resize(chunks_.size());
   std::iota(order_.begin(), order_.end(), 0);
@@ -108,10 +115,14 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
   collectives::Parameter* table = nullptr;  // table of an embedding on this stage
   for (const int chunk : order_) {
     auto& made = chunks_[static_cast<std::size_t>(chunk)];
-    made = std::make_unique<GptStage>(config.model, device, tp, config.precision.dtype,
-                                      chunk_index(config, placement, stage, chunk),
-                                      config.activations, checkpoint_host, table, cp, experts,
-                                      layers::Fp8Scheme{config.fp8, amax_group});
+    const layers::StageIndex index = chunk_index(config, placement, stage, chunk);
+    if (grid)
+      made = std::make_unique<layers::GridGptStage>(config.model, *grid,
+                                                    config.batch.micro_batch_size, index, table);
+    else
+      made = std::make_unique<layers::GptStage>(
+          config.model, device, tp, config.precision.dtype, index, config.activations,
+          checkpoint_host, table, cp, experts, layers::Fp8Scheme{config.fp8, amax_group});
     in_order_.push_back(made.get());
     if (made->stage().first()) table = made->table();
     const layers::Parameters own = made->parameters();
@@ -126,35 +137,35 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
 
 std::vector<std::string> ModelChunks::expert_names() const {
   std::vector<std::string> names;
-  for (GptStage* chunk : in_order_)
+  for (ModelStage* chunk : in_order_)
     for (const collectives::Parameter* parameter : chunk->expert_parameters())
       names.push_back(parameter->name);
   return names;
 }
 
 bool ModelChunks::has_loss() const {
-  return std::ranges::any_of(in_order_, [](const GptStage* one) { return one->stage().last(); });
+  return std::ranges::any_of(in_order_, [](const ModelStage* one) { return one->stage().last(); });
 }
 
 void ModelChunks::initialize(const layers::Initializer& initializer) {
-  for (GptStage* chunk : in_order_) chunk->initialize(initializer);
+  for (ModelStage* chunk : in_order_) chunk->initialize(initializer);
 }
 
 void ModelChunks::set_vocabulary(std::int64_t vocabulary) {
-  for (GptStage* chunk : in_order_) chunk->set_vocabulary(vocabulary);
+  for (ModelStage* chunk : in_order_) chunk->set_vocabulary(vocabulary);
 }
 
 void ModelChunks::set_loss_scale(double scale) {
-  for (GptStage* chunk : in_order_) chunk->set_loss_scale(scale);
+  for (ModelStage* chunk : in_order_) chunk->set_loss_scale(scale);
 }
 
 void ModelChunks::observe(const layers::StageObserver& observer) {
-  for (GptStage* chunk : in_order_) chunk->observe(observer);
+  for (ModelStage* chunk : in_order_) chunk->observe(observer);
 }
 
 layers::Checkpoints::Moved ModelChunks::checkpoints_moved() const {
   layers::Checkpoints::Moved moved;
-  for (const GptStage* chunk : in_order_) {
+  for (const ModelStage* chunk : in_order_) {
     moved.down += chunk->checkpoints_moved().down;
     moved.up += chunk->checkpoints_moved().up;
   }

@@ -10,6 +10,7 @@
 
 #include "layers/models/gpt.h"
 #include "layers/models/gpt_cost.h"
+#include "layers/tensor_grids/grid_context.h"
 #include "pipeline/schedule.h"
 #include "suite/configuration/training_config.h"
 
@@ -32,12 +33,16 @@ std::vector<int> layers_of_parts(const TrainingConfig& config);
 // Returns the part of the model that a chunk holds, and the case for its cost formulas.
 layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Placement& placement,
                                int stage, int chunk);
-// cp_rank: a2a may give ranks different numbers of heads, the first the most. expert_rank: of the
-// ranks that exchange tokens. compute_capability: of the GPU; 0: the host, or unknown.
+// What distinguishes a rank of a stage. cp: a2a may give ranks different numbers of heads, the
+// first the most. expert: of the ranks that exchange tokens. tp: the first rank of a grid has the
+// most parameters. compute_capability: of the GPU; 0: the host, or unknown. Emulated products in 8
+// bits need the most memory.
+struct StageRank {
+  int cp = 0, expert = 0, tp = 0, compute_capability = 0;
+};
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                                            const pipeline::Placement& placement, int stage,
-                                           int cp_rank = 0, int expert_rank = 0,
-                                           int compute_capability = 0);
+                                           const StageRank& rank = {});
 
 // Returns the degrees of the experts. Expert tensor parallelism is tensor parallelism,
 // Megatron-LM's default of --expert-tensor-parallel-size.
@@ -49,15 +54,16 @@ std::vector<int> stages_of_layers(const TrainingConfig& config,
 
 class ModelChunks {
  public:
-  // device, tp, checkpoint_host, cp, experts: as for GptStage. amax_group: Fp8Scheme's. Allocates
-  // no memory yet.
+  // device, tp, checkpoint_host, cp, experts: as for GptStage. amax_group: Fp8Scheme's. grid: of a
+  // model over a grid, and outlives this object; else null. Allocates no memory yet.
   ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement, int stage,
               machine::Device& device, collectives::Communicator& tp,
               machine::Device* checkpoint_host = nullptr, const layers::ContextParallel& cp = {},
               const std::optional<layers::MoeCommunicators>& experts = {},
-              collectives::Communicator* amax_group = nullptr);
+              collectives::Communicator* amax_group = nullptr,
+              const layers::GridContext* grid = nullptr);
 
-  layers::GptStage& operator[](int chunk) { return *chunks_[static_cast<std::size_t>(chunk)]; }
+  layers::ModelStage& operator[](int chunk) { return *chunks_[static_cast<std::size_t>(chunk)]; }
   int size() const { return static_cast<int>(chunks_.size()); }
   const std::vector<int>& in_order() const { return order_; }  // chunks in the order of the model
   // Returns all chunks' parameters in the order of the model, each once.
@@ -72,9 +78,9 @@ class ModelChunks {
   layers::Checkpoints::Moved checkpoints_moved() const;
 
  private:
-  std::vector<std::unique_ptr<layers::GptStage>> chunks_;
+  std::vector<std::unique_ptr<layers::ModelStage>> chunks_;
   std::vector<int> order_;
-  std::vector<layers::GptStage*> in_order_;
+  std::vector<layers::ModelStage*> in_order_;
   layers::Parameters parameters_;
 };
 

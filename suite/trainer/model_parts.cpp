@@ -38,7 +38,7 @@ ModelParts model_parts(ModelChunks& model) {
   for (const collectives::Parameter* parameter : model.parameters())
     row_of.emplace(parameter, static_cast<int>(row_of.size()));
   ModelParts parts;
-  const auto add = [&](layers::GptStage& chunk) {
+  const auto add = [&](layers::ModelStage& chunk) {
     ModelParts::Chunk place{.begin = parts.rows.size(),
                             .has_embedding = chunk.stage().first(),
                             .has_head = chunk.stage().last()};

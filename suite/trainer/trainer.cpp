@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "layers/models/grids/grid_output_head.h"
 #include "machine/base/names.h"
 #include "machine/link/connect.h"
 #include "machine/world/step_clock.h"
@@ -78,7 +79,8 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
                     *communicator("tp"), communicator("tp_cp"));
   chunks_ = std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
                                           device, *communicator("tp"), checkpoint_host_.get(),
-                                          context, experts, communicator("fp8"));
+                                          context, experts, communicator("fp8"),
+                                          grid_context_ ? &*grid_context_ : nullptr);
   parameters_ = chunks_->parameters();
   parts_ = model_parts(*chunks_);
   micro_batch_is_pass_ = micro_batch_is_pass(config_);
@@ -158,6 +160,7 @@ void Trainer::connect_groups() {
     connect(group, LinkStream::own);
   if (config_.fp8.on() && config_.fp8.recipe == layers::Fp8Recipe::delayed)
     connect(ranks_of_stage("fp8"), LinkStream::of_device);  // between the layers' own kernels
+  connect_grid();
   connect_plus_plus();
   if (config_.model.has_experts()) {
     const layers::ExpertGroups experts = expert_groups();
@@ -190,6 +193,26 @@ void Trainer::connect_groups() {
   for (const Group& group : groups_)
     if (group.communicator)
       group.communicator->set_algorithms(group_algorithms(config_, group.name));
+}
+
+// The ranks of tp as a grid. Its groups communicate between the layers' own kernels.
+void Trainer::connect_grid() {
+  if (!config_.over_grid()) return;
+  const layers::TensorGrid grid = config_.grid();
+  const machine::Group tp = grid_.group(Axis::tp);
+  layers::GridGroups::OfAxes of_axes{};
+  for (const layers::GridAxis axis : layers::all_grid_axes) {
+    if (grid.size(axis) == 1) continue;
+    const machine::Group group = layers::grid_group(tp, grid, axis);
+    groups_.push_back({group.name,
+                       std::make_unique<collectives::Communicator>(world_, group, config_.transport,
+                                                                   machine::LinkStream::of_device),
+                       nullptr});
+    of_axes[static_cast<std::size_t>(axis)] = groups_.back().communicator.get();
+  }
+  grid_groups_.emplace(grid, tp.index, of_axes);
+  grid_context_.emplace(layers::GridContext{device_, *grid_groups_, config_.precision.dtype,
+                                            config_.tensor_grid.product});
 }
 
 // The groups of ZeRO++. A secondary group counts as a host; without one the hosts do.
@@ -248,7 +271,7 @@ void Trainer::connect_executor() {
   work_.forward = [this, ended](const pipeline::Action& action, const Tensor& in,
                                 const Tensor& out) {
     begin_pass(action);
-    layers::GptStage& part = (*chunks_)[action.chunk];
+    layers::ModelStage& part = (*chunks_)[action.chunk];
     layers::TokenBatch batch = tokens_.batch(action.micro_batch);
     if (!routing_.empty()) batch.routing = &routing_[static_cast<std::size_t>(action.micro_batch)];
     part.forward(action.micro_batch, batch, in,
@@ -435,7 +458,11 @@ void Trainer::save(const std::string& path) {
 
 double Trainer::mean_loss() {
   double sum = 0;
-  if (losses_ && grid_.coordinate(Axis::tp) == 0)
+  // Over a grid, ranks of other rows have other tokens.
+  const int place = grid_groups_
+                        ? grid_groups_->place().along(layers::vocabulary_axis(grid_groups_->grid()))
+                        : grid_.coordinate(Axis::tp);
+  if (losses_ && place == 0)
     for (const double loss : to_doubles(losses_)) sum += loss;
   sum += sum_of_losses(routing_, config_);
   double total = 0;

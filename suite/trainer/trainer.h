@@ -17,6 +17,7 @@
 
 #include "collectives/communicator/communicator.h"
 #include "layers/models/gpt.h"
+#include "layers/tensor_grids/grid_context.h"
 #include "machine/world/grid.h"
 #include "machine/world/world.h"
 #include "pipeline/execute.h"
@@ -148,6 +149,7 @@ class Trainer {
  private:
   void check_frozen() const;
   void connect_groups();
+  void connect_grid();
   void connect_plus_plus();
   machine::Group consecutive(std::string_view name, int ranks) const;  // with this one
   machine::Group ranks_of_stage(std::string_view name) const;
@@ -166,6 +168,8 @@ class Trainer {
   TrainingConfig config_;
   machine::Grid grid_;
   std::vector<Group> groups_;
+  std::optional<layers::GridGroups> grid_groups_;  // with tensor-parallel-mode 2d, 2.5d or 3d
+  std::optional<layers::GridContext> grid_context_;
   std::unique_ptr<machine::Device> checkpoint_host_;
   pipeline::StageSchedules schedules_;
   std::unique_ptr<ModelChunks> chunks_;

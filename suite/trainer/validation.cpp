@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "layers/models/gpt.h"
+#include "layers/models/grids/grid_gpt.h"
 #include "suite/configuration/group_algorithms.h"
 #include "suite/configuration/keys.h"
 #include "suite/trainer/model_chunks.h"
@@ -196,11 +197,61 @@ void validate_codes(const TrainingConfig& config) {
           "zero_quantized_gradients requires another optimizer than {}, because {}", type, why));
 }
 
+void validate_grid(const TrainingConfig& config) {
+  const layers::TensorGrid grid = config.grid();
+  layers::grid_plan(grid, layers::PairPlace::first, layers::GridProduct::ab,
+                    config.tensor_grid.product);  // rejects products that the grid does not have
+  if (!config.over_grid()) return;
+  const layers::ActivationOptions& activations = config.activations;
+  const auto refuse_unless = [&](bool met, std::string_view needs, std::string_view got) {
+    if (!met)
+      throw std::invalid_argument(
+          fmt::format("tensor-parallel-mode {} requires {} (got {})", name(grid.mode), needs, got));
+  };
+  refuse_unless(config.degrees.tp > 1, "tensor-model-parallel-size 2 or more",
+                std::to_string(config.degrees.tp));
+  refuse_unless(config.degrees.cp == 1,
+                "context-parallel-size 1, because a rank of a grid has whole sequences",
+                std::to_string(config.degrees.cp));
+  refuse_unless(!activations.sequence_parallel,
+                "sequence-parallel off, because a grid splits the rows between the products, too",
+                "on");
+  refuse_unless(activations.use_flash_attn,
+                "use-flash-attn, because attention over a grid is blockwise", "off");
+  refuse_unless(activations.recompute_granularity == layers::RecomputeGranularity::none,
+                "recompute-granularity none", name(activations.recompute_granularity));
+  refuse_unless(!activations.fused_epilogues, "fused-epilogues off", "on");
+  refuse_unless(!activations.tp_comm.enabled, "tp-comm-overlap off", "on");
+  refuse_unless(!config.fp8.on(), "fp8-format none", name(config.fp8.format));
+  refuse_unless(config.algorithms.tp.empty(),
+                "tp-algorithm default, because broadcasts and reductions have their own",
+                config.algorithms.tp);
+  refuse_unless(size_of(config.gradient_dtype()) > 2, "gradients that are added up in fp32",
+                machine::name(config.gradient_dtype()));
+  const std::string& type = config.optimizer.type;
+  refuse_unless(type == "adamw" || type == "sgd" || type == "rmsprop" || type == "lion",
+                "optimizer adamw, sgd, rmsprop or lion, whose update of an element needs no other",
+                type);
+  const std::string& compression = config.zero.options.gradient_compression.algorithm;
+  refuse_unless(compression.empty(), "gradient-compression none", compression);
+  const zero::PlusPlusOptions& plus_plus = config.zero.options.plus_plus;
+  refuse_unless(!plus_plus.quantized_weights, "zero_quantized_weights off", "on");
+  refuse_unless(!plus_plus.quantized_gradients, "zero_quantized_gradients off", "on");
+  refuse_unless(config.frozen.empty(), "freeze none", config.frozen);
+  refuse_unless(config.pipeline.partition_method == "uniform", "partition-method uniform",
+                config.pipeline.partition_method);
+  refuse_unless(config.weights.empty(), "no file of weights", config.weights);
+  if (const std::string why =
+          layers::why_no_grid_gpt(config.model, grid, config.batch.micro_batch_size);
+      !why.empty())
+    throw std::invalid_argument(why);
+}
+
 }  // namespace
 
 void validate(const TrainingConfig& config) {
   const machine::Degrees& degrees = config.degrees;
-  config.model.validate(degrees.tp);
+  config.model.validate(config.over_grid() ? 1 : degrees.tp);
   const int stage = config.zero.stage;
   if (stage < 0 || stage >= zero::num_stages)
     throw std::invalid_argument(
@@ -218,6 +269,7 @@ void validate(const TrainingConfig& config) {
   validate_context(config);
   validate_experts(config);
   validate_batch(config);
+  validate_grid(config);
   check(options.offload_param, stage, options.offload_optimizer);
   check_lamb(config.step_options(), config.precision.dtype, config.gradient_dtype(),
              config.expert_parallel);

@@ -132,6 +132,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
                                            machine::Device* device) {
   const RangeDevice::InHalf halves = in_half(config);
   config.degrees = {};
+  config.tensor_grid = {};
   config.expert_parallel = 1;
   config.zero.communication_data_type.clear();
   if (dtype != config.precision.dtype) {

@@ -162,6 +162,7 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const bool codes = config.shards() > 1;
   const RangeDevice::InHalf halves = in_half(config);
   config.degrees = {};
+  config.tensor_grid = {};
   config.expert_parallel = 1;
   config.pipeline = {};
   config.activations = {};

@@ -152,6 +152,8 @@ void judge_overflow(harness::Judge& judge, const TrainingConfig& config, int ste
 }
 
 std::string shard_text(const collectives::Parameter& parameter, const Trainer& trainer) {
+  if (const auto& block = parameter.placement.block)
+    return fmt::format(" (block at row {}, column {})", block->row, block->col);
   return parameter.placement.tp == collectives::Spread::replicated
              ? ""
              : fmt::format(" (part {})", trainer.grid().coordinate(Axis::tp));

@@ -369,4 +369,44 @@ void add_sparse_slices(harness::Sweep<TrainingCase>& sweep) {
       {vary("expert-model-parallel-size", {"2"})});
 }
 
+// Covers every grid: squares of 4 and 9 ranks, layers with a square or one rank each, a cube. With
+// replicas, all ZeRO stages, separate halves of backward, two stages that hold the table, tokens
+// that do not count, and an untied output layer.
+void add_tensor_grid_slices(harness::Sweep<TrainingCase>& sweep) {
+  using enum harness::Profile;
+  const auto add = [&](const std::vector<harness::Profile>& profiles, const char* mode,
+                       const char* depth, const char* sequences, const Variations& grid,
+                       const Variations& more) {
+    sweep.slice(profiles, "tensor grids",
+                Variations{vary("model", {"tiny"}), vary("tensor-parallel-mode", {mode}),
+                           vary("tensor-parallel-depth", {depth}),
+                           vary("micro-batch-size", {sequences}), vary("use-flash-attn", {"on"})} +
+                    grid + more);
+  };
+  const std::vector all{acceptance, paper, smoke}, full{acceptance, paper};
+  const auto batch = vary("global-batch-size", {"8"}), in_bfloat16 = vary("dtype", {"bfloat16"});
+  const auto stage = [](const char* number) { return vary("zero-stage", {number}); };
+  add(all, "2d", "1", "2", grids({4}, {4}, {1}, {1}), {batch, stage("0")});
+  add(all, "2d", "1", "2", grids({8}, {4}, {2}, {1}),
+      {batch, in_bfloat16, vary("schedule", {"zb_h1"})});
+  add(all, "2d", "1", "3", grids({9}, {9}, {1}, {1}),
+      {vary("global-batch-size", {"6"}), stage("0"),
+       vary("model-args", {"--hidden-size 36 --num-attention-heads 6 --seq-length 36"})});
+  add(all, "2d", "1", "2", grids({4}, {4}, {1}, {1}),
+      {batch, in_bfloat16, stage("0"), vary("tensor-parallel-product", {"cannon"})});
+  add(all, "2.5d", "2", "2", grids({4}, {2}, {1}, {2}),
+      {batch, stage("3"), vary("uneven-tokens", {"on"})});
+  add(all, "2.5d", "2", "4", grids({8}, {8}, {1}, {1}),
+      {batch, stage("0"), vary("model-args", {"--untie-embeddings-and-output-weights"})});
+  add(all, "3d", "1", "4", grids({8}, {8}, {1}, {1}), {batch, stage("1")});
+  const Variations rounded{batch, vary("dtype", {"float", "bfloat16"})};
+  const auto both = vary("transport", {"shared_memory", "mpi"});
+  add(full, "2d", "1", "2", grids({4, 8}, {4}, {1, 2}, {1, 2}),
+      rounded + Variations{vary("zero-stage", {"0", "1", "2", "3"})});
+  add(full, "2d", "1", "2", grids({4}, {4}, {1}, {1}),
+      rounded + Variations{both, vary("tensor-parallel-product", {"summa", "cannon"})});
+  add(full, "2.5d", "2", "4", grids({8}, {8}, {1}, {1}), rounded + Variations{both});
+  add(full, "3d", "1", "4", grids({8}, {8}, {1}, {1}), rounded + Variations{both});
+}
+
 }  // namespace suite

@@ -32,12 +32,13 @@ Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
 // Values of a case with context parallelism.
 Variations over_cp(const std::string& comm_type, const std::string& order);
 Variations operator+(Variations all, const Variations& more);
-// Add the cases of gpt_step with experts, frozen parameters, products in 8 bits, and sparse
-// attention.
+// Add the cases of gpt_step with experts, frozen parameters, products in 8 bits, sparse attention,
+// and tensor parallelism over a grid.
 void add_expert_slices(harness::Sweep<TrainingCase>& sweep);
 void add_frozen_slices(harness::Sweep<TrainingCase>& sweep);
 void add_8_bit_slices(harness::Sweep<TrainingCase>& sweep);
 void add_sparse_slices(harness::Sweep<TrainingCase>& sweep);
+void add_tensor_grid_slices(harness::Sweep<TrainingCase>& sweep);
 
 // Returns the configuration of a case with these axes: base with their values.
 TrainingConfig with_axes(TrainingConfig base, const harness::AxisValues& axes);

@@ -78,6 +78,7 @@ std::map<std::string, double> sent_over_groups(machine::World& world, const mach
     const std::string axis = name.starts_with("cp")    ? "cp"
                              : name == "edp"           ? "dp"
                              : name == "tp_cp"         ? "ep"
+                             : name.starts_with("tp_") ? "tp"
                              : name == "hpz"           ? "dp"
                              : name.starts_with("qgz") ? "dp"
                              : name == "embedding"     ? "pp"
@@ -114,7 +115,8 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
   if (config.fp8.on() && context.device.kind() == machine::Device::Kind::cuda &&
       !machine::cuda::is_virtual())
     for (const layers::StageCase& chunk :
-         chunk_cases(config, placement(config), stage, 0, 0, context.device.compute_capability()))
+         chunk_cases(config, placement(config), stage,
+                     {.compute_capability = context.device.compute_capability()}))
       if (const std::string why = layers::why_emulated_fp8(config.model, chunk); !why.empty())
         return why + "; the time of emulated products would say nothing about this GPU's";
   try {

@@ -67,7 +67,10 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
       if (row.frozen || !wanted[static_cast<std::size_t>(over)] || plan.size(over) == 1) continue;
       row.reduce.push_back(over);
     }
-    if (placement.tp == Spread::replicated) row.replicas *= plan.tp;
+    if (placement.block)
+      row.replicas *= placement.block->copies;
+    else if (placement.tp == Spread::replicated)
+      row.replicas *= plan.tp;
     if (placement.tied_over_pp) row.replicas *= plan.size(Over::embedding);
     plan.rows.push_back(std::move(row));
   }

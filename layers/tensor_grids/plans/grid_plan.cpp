@@ -12,6 +12,17 @@
 
 namespace layers {
 
+std::string_view name(GridMethod method) {
+  return method == GridMethod::cannon ? "cannon" : "summa";
+}
+
+GridMethod grid_method(std::string_view name) {
+  for (const GridMethod method : {GridMethod::summa, GridMethod::cannon})
+    if (name == layers::name(method)) return method;
+  throw std::invalid_argument(
+      fmt::format("tensor-parallel-product is '{}'; expected summa or cannon", name));
+}
+
 GridPlan grid_plan(const TensorGrid& grid, PairPlace layer, GridProduct product,
                    GridMethod method) {
   if (method == GridMethod::cannon && grid.mode != TensorParallelMode::two_d)

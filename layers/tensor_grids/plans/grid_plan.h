@@ -22,6 +22,9 @@ inline constexpr GridProduct all_grid_products[] = {GridProduct::ab, GridProduct
 enum class GridOperand : unsigned char { left, right, result };
 // How a q x q grid multiplies. 2.5d uses summa; 1d and 3d have one method.
 enum class GridMethod : unsigned char { summa, cannon };
+std::string_view name(GridMethod method);
+// Throws std::invalid_argument for an unknown name.
+GridMethod grid_method(std::string_view name);
 
 struct GridStep {
   enum class Action : unsigned char {

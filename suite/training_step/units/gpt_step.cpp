@@ -219,6 +219,7 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   add_frozen_slices(sweep);
   add_8_bit_slices(sweep);
   add_sparse_slices(sweep);
+  add_tensor_grid_slices(sweep);
   // Covers values in 8 and gradients in 4 bits on the wire: alone, with replicas over tp, and in
   // the passes of a pipeline with a table that two stages hold. Secondary shards:
   // zero_plus_plus_test.
