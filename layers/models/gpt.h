@@ -94,8 +94,7 @@ class GptStage {
 
   const GptConfig& config() const { return config_; }
   StageIndex stage() const { return stage_; }
-  Parameters parameters();         // each once, in forward order; without a shared_table
-  Parameters expert_parameters();  // of these, those of this rank's experts
+  Parameters parameters();  // each once, in forward order; without a shared_table
   Parameter* table() { return table_ ? &*table_ : nullptr; }
   // The parameters of the embedding, of each block and of the head, as the observer gets them. A
   // table that embedding and head share is in both.

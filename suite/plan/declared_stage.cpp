@@ -41,11 +41,12 @@ DeclaredStage declare_stage(const TrainingConfig& config, int stage, int most_mi
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp)),
         ep(world, std::make_unique<NoLink>(expert_degrees(config).ranks()));
     ModelChunks model(config, declared.schedules.placement, stage, world.host_device(), tp,
-                      &world.host_device(), {}, layers::MoeCommunicators{ep, tp});
-    declared.plan = zero::gradient_plan(
-        model.parameters(), config.precision.dtype, grid, static_cast<double>(config.tokens()),
-        frozen_parameters(config, model.parameters()), config.gradient_dtype(),
-        {config.expert_parallel, model.expert_names()});
+                      &world.host_device(), {},
+                      layers::MoeCommunicators{ep, expert_degrees(config).etp});
+    declared.plan = zero::gradient_plan(model.parameters(), config.precision.dtype, grid,
+                                        static_cast<double>(config.tokens()),
+                                        frozen_parameters(config, model.parameters()),
+                                        config.gradient_dtype(), zero_experts(config));
     name_matrices(declared.plan, model.parameters(), config);
     declared.parts = model_parts(model);
   });

@@ -24,7 +24,7 @@ constexpr CountedKey rows[] = {
     {"--num-experts --moe-layer-freq --moe-ffn-hidden-size --moe-shared-expert-intermediate-size "
      "--moe-router-topk --moe-expert-capacity-factor --moe-pad-expert-input-to-capacity "
      "--moe-token-dispatcher-type --moe-router-load-balancing-type --moe-aux-loss-coeff "
-     "--expert-model-parallel-size",
+     "--expert-model-parallel-size --expert-tensor-parallel-size",
      counted, "by layers/experts/moe_cost.h, with the same number of rows for all experts"},
     {"dtype", counted, "rates and bytes; double is rejected"},
     {"--fp8-format --fp8-recipe", counted,

@@ -154,7 +154,8 @@ void judge_overflow(harness::Judge& judge, const TrainingConfig& config, int ste
 std::string shard_text(const collectives::Parameter& parameter, const Trainer& trainer) {
   return parameter.placement.tp == collectives::Spread::replicated
              ? ""
-             : fmt::format(" (part {})", trainer.grid().coordinate(Axis::tp));
+             : fmt::format(" (part {})",
+                           parameter.placement.part(trainer.grid().coordinate(Axis::tp)));
 }
 
 }  // namespace suite
