@@ -14,14 +14,14 @@ machine::Shape Parameter::local_shape(const std::string& name, machine::Shape gl
                              : machine::Shape{block->rows, block->cols};
   }
   if (placement.tp == Spread::replicated) return global_shape;
-  const std::int64_t extent = global_shape[placement.dim];
-  if (extent % tp != 0)
-    throw std::invalid_argument(
-        fmt::format("{} {}: extent {} is not divisible by tensor-model-parallel-size {}", name,
-                    global_shape.text(), extent, tp));
-  if (global_shape.rank() == 1) return {extent / tp};
-  return placement.dim == 0 ? machine::Shape{extent / tp, global_shape[1]}
-                            : machine::Shape{global_shape[0], extent / tp};
+  const std::int64_t extent = global_shape[placement.dim], parts = placement.parts(tp);
+  if (extent % parts != 0)
+    throw std::invalid_argument(fmt::format(
+        "{} {}: extent {} is not divisible by {}-parallel-size {}", name, global_shape.text(),
+        extent, placement.is_of_expert() ? "expert-tensor" : "tensor-model", parts));
+  if (global_shape.rank() == 1) return {extent / parts};
+  return placement.dim == 0 ? machine::Shape{extent / parts, global_shape[1]}
+                            : machine::Shape{global_shape[0], extent / parts};
 }
 
 machine::Region Parameter::region(int tp_rank) const {
@@ -29,10 +29,11 @@ machine::Region Parameter::region(int tp_rank) const {
   machine::Region region{0, 0, vector ? global_shape[0] : global_shape[1]};
   if (const auto& block = placement.block) return {block->row, block->col, region.global_cols};
   if (placement.tp == Spread::replicated) return region;
+  const int part = placement.part(tp_rank);
   if (vector || placement.dim == 1)
-    region.col = tp_rank * value.shape()[vector ? 0 : 1];
+    region.col = part * value.shape()[vector ? 0 : 1];
   else
-    region.row = tp_rank * value.shape()[0];
+    region.row = part * value.shape()[0];
   return region;
 }
 

@@ -38,6 +38,15 @@ struct Placement {
   bool tied_over_pp = false;
   // Of a rank of a grid, in place of tp and dim. Other ranks of tp may hold other parameters.
   std::optional<PlacedBlock> block = {};
+  // Of an expert: etp ranks hold its parts in place of the ranks of tp, and this one the
+  // etp_rank-th (layers/experts/expert_groups.h). 0: not of an expert.
+  int etp = 0, etp_rank = 0;
+
+  bool is_of_expert() const { return etp > 0; }
+  // Return the number of parts of a sharded parameter, or of copies of a replicated one, and the
+  // one that a rank of tp holds.
+  int parts(int tp) const { return is_of_expert() ? etp : tp; }
+  int part(int tp_rank) const { return is_of_expert() ? etp_rank : tp_rank; }
 };
 
 // The role of a parameter, which determines its initial values.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <tuple>
 
 #include "machine/device/device.h"
 
@@ -17,6 +18,29 @@ TEST(Placement, ShardsTheNamedExtent) {
   EXPECT_EQ(Parameter::local_shape("w", {12, 8}, columns, 4), (Shape{12, 2}));
   EXPECT_EQ(Parameter::local_shape("b", {12}, rows, 3), (Shape{4}));
   EXPECT_EQ(Parameter::local_shape("w", {12, 8}, {}, 4), (Shape{12, 8}));
+}
+
+// Ranks of etp share an expert, whatever the degree of tp is.
+TEST(Placement, PartsOfAnExpertAreThoseOfEtp) {
+  const auto device = machine::make_host_device();
+  for (const auto& [etp, etp_rank, rows] : {std::tuple(1, 0, 12), {3, 2, 4}}) {
+    const Placement placement{.tp = Spread::sharded, .dim = 0, .etp = etp, .etp_rank = etp_rank};
+    EXPECT_EQ(placement.parts(2), etp);
+    EXPECT_EQ(placement.part(1), etp_rank);
+    Parameter parameter{.name = "w", .global_shape = {12, 8}, .placement = placement};
+    const Shape local = Parameter::local_shape("w", {12, 8}, placement, 2);
+    EXPECT_EQ(local, (Shape{rows, 8}));
+    parameter.value =
+        machine::Tensor(*device, machine::Dtype::float32, local, machine::Category::parameters);
+    EXPECT_EQ(parameter.region(1).row, etp_rank * rows);
+  }
+  try {
+    Parameter::local_shape("w", {10, 8}, {.tp = Spread::sharded, .etp = 4}, 2);
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(),
+                 "w [10, 8]: extent 10 is not divisible by expert-tensor-parallel-size 4");
+  }
 }
 
 TEST(Placement, RejectsADegreeThatDoesNotDivide) {

@@ -15,11 +15,14 @@ std::vector<Matrix> transposed(std::vector<Matrix> matrices) {
 }  // namespace
 
 ExpertMlps::ExpertMlps(const Context& context, const std::string& name, const MoeConfig& config,
-                       int first, int count)
-    : context_(context), config_(config), width_(config.ffn_hidden_size / context.tp.size()) {
-  const Placement rows{.tp = Spread::sharded, .dim = 0}, columns{.tp = Spread::sharded, .dim = 1};
+                       const HeldExperts& held)
+    : context_(context), config_(config), held_(held), width_(config.ffn_hidden_size / held.etp) {
+  const Placement whole{.etp = held.etp, .etp_rank = held.etp_rank};
+  Placement rows = whole, columns = whole;
+  rows.tp = columns.tp = Spread::sharded;
+  columns.dim = 1;
   const std::int64_t ffn = config.ffn_hidden_size, hidden = config.hidden;
-  for (int expert = first; expert < first + count; ++expert) {
+  for (int expert = held.first; expert < held.first + held.count; ++expert) {
     const auto name_of = [&](std::string_view what) {
       return fmt::format("{}.{}.{}", name, expert, what);
     };
@@ -30,7 +33,7 @@ ExpertMlps::ExpertMlps(const Context& context, const std::string& name, const Mo
          config.swiglu ? declare(context, name_of("fc1.bias"), {2, ffn}, columns, Role::bias)
                        : declare(context, name_of("fc1.bias"), {ffn}, rows, Role::bias),
          declare(context, name_of("fc2.weight"), {hidden, ffn}, columns, Role::residual),
-         declare(context, name_of("fc2.bias"), {hidden}, {}, Role::bias)});
+         declare(context, name_of("fc2.bias"), {hidden}, whole, Role::bias)});
   }
 }
 
@@ -95,7 +98,7 @@ void ExpertMlps::forward(const Tensor& out, Saved& saved, Category kept) {
     context_.kernels().swiglu(half(saved.inner, 0), half(saved.inner, 1), matrix(saved.active));
   grouped_gemm(context_.stream(), matrix(saved.active), saved.rows,
                transposed(second_weights(&Parameter::value)), matrix(out));
-  if (config_.bias && context_.tp.rank() == 0) add_biases(&Expert::bias2, out, saved);
+  if (config_.bias && held_.etp_rank == 0) add_biases(&Expert::bias2, out, saved);
 }
 
 void ExpertMlps::backward_input(const Tensor& d_out, const Tensor& d_x, Saved& saved,

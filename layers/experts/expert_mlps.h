@@ -9,7 +9,8 @@
 // b2. The caller adds the terms.
 //
 // Parameters are those of single experts, "NAME.EXPERT.fc1.weight" with the expert's global index,
-// so their initial values do not depend on the degrees. No call communicates.
+// so their initial values do not depend on the degrees. Their placements have the part. No call
+// communicates.
 
 #include <cstdint>
 #include <string>
@@ -21,6 +22,12 @@
 
 namespace layers {
 
+// The experts of a rank, [first, first + count), and its part of each.
+struct HeldExperts {
+  int first = 0, count = 1;
+  int etp = 1, etp_rank = 0;
+};
+
 class ExpertMlps {
  public:
   struct Saved {
@@ -29,9 +36,9 @@ class ExpertMlps {
     Tensor d_out, d_inner;
   };
 
-  // context.tp: the ranks that share an expert (etp). Has the experts [first, first + count).
-  ExpertMlps(const Context& context, const std::string& name, const MoeConfig& config, int first,
-             int count);
+  // context: device, dtype.
+  ExpertMlps(const Context& context, const std::string& name, const MoeConfig& config,
+             const HeldExperts& held);
 
   // saved.rows and saved.x are set.
   void forward(const Tensor& out, Saved& saved, Category kept);
@@ -53,6 +60,7 @@ class ExpertMlps {
 
   Context context_;
   MoeConfig config_;
+  HeldExperts held_;
   std::int64_t width_;  // of this rank: ffn/etp
   std::vector<Expert> experts_;
 };

@@ -6,12 +6,17 @@ namespace layers {
 namespace {
 
 ExpertParallel degrees_of(const MoeCommunicators& groups) {
-  return {groups.experts.size() / groups.etp.size(), groups.etp.size()};
+  return {groups.experts.size() / groups.etp, groups.etp};
 }
 
 const MoeConfig& checked(const MoeConfig& config, ExpertParallel degrees) {
   config.validate(degrees.ep, degrees.etp);
   return config;
+}
+
+HeldExperts held(const MoeConfig& config, ExpertParallel degrees, int rank) {
+  const int each = config.num_experts / degrees.ep;
+  return {rank / degrees.etp * each, each, degrees.etp, rank % degrees.etp};
 }
 
 GptConfig shape_of_shared(const MoeConfig& config) {
@@ -31,11 +36,9 @@ MoeLayer::MoeLayer(const Context& context, const MoeCommunicators& groups, const
       parts_(groups.parts ? groups.parts->size() : 1),
       config_(checked(config, degrees_)),
       context_{context.device, context.tp, context.dtype, context.sequence_parallel},
-      expert_context_{context.device, groups.etp, context.dtype},
       router_(context_, name + ".router", config, groups.parts),
-      experts_(expert_context_, name + ".experts", config,
-               groups.experts.rank() / degrees_.etp * (config.num_experts / degrees_.ep),
-               config.num_experts / degrees_.ep),
+      experts_({context.device, context.tp, context.dtype}, name + ".experts", config,
+               held(config, degrees_, groups.experts.rank())),
       dispatcher_(make_token_dispatcher(context_, groups.experts, config, degrees_)) {
   SHARDMARK_CHECK(context_.tp.size() == 1 || context_.sequence_parallel, ==, true);
   if (config.shared_expert_intermediate_size > 0)

@@ -7,7 +7,8 @@
 // collective over the ranks that exchange tokens, also for a rank that has no rows.
 //
 // Over tp the layer requires sequence parallelism, which gives each rank its own tokens. The router
-// is on every rank; the shared expert is a tensor-parallel perceptron (mlp.h); etp is tp.
+// is on every rank; the shared expert is a tensor-parallel perceptron (mlp.h). etp may differ from
+// tp: with etp 1 each rank of tp sends its own tokens to whole experts.
 //
 //   MoeLayer moe(context, groups, "moe", config);
 //   moe.forward(x, y, saved, Category::activations);
@@ -29,10 +30,12 @@
 
 namespace layers {
 
-// The groups of a layer (expert_groups.h). parts: the ranks that split a micro-batch, whose tokens
-// the auxiliary losses join (routing.h); null: only this one.
+// The groups of a layer (expert_groups.h). experts: the ranks that exchange tokens, of which etp
+// neighbours split an expert. parts: the ranks that split a micro-batch, whose tokens the auxiliary
+// losses join (routing.h); null: only this one.
 struct MoeCommunicators {
-  collectives::Communicator &experts, &etp;
+  collectives::Communicator& experts;
+  int etp = 1;
   collectives::Communicator* parts = nullptr;
 };
 
@@ -62,8 +65,7 @@ class MoeLayer {
 
   Parameters parameters() { return joined({replicated_parameters(), expert_parameters()}); }
   Parameters expert_parameters() { return experts_.parameters(); }
-  Parameters replicated_parameters();                                // router and shared expert
-  const Context& expert_context() const { return expert_context_; }  // tp: etp
+  Parameters replicated_parameters();  // router and shared expert
   const Context& own_context() const { return context_; }
   // Returns T of the losses, from this rank's tokens.
   std::int64_t loss_tokens(std::int64_t own) const { return own * parts_; }
@@ -72,7 +74,7 @@ class MoeLayer {
   ExpertParallel degrees_;
   int parts_;
   MoeConfig config_;
-  Context context_, expert_context_;
+  Context context_;
   Router router_;
   ExpertMlps experts_;
   std::unique_ptr<TokenDispatcher> dispatcher_;

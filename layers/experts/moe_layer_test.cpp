@@ -46,18 +46,13 @@ Observed run(const MoeConfig& config, ExpertParallel degrees, bool even = false)
     const auto connect = [&](const machine::Group& group) {
       return Communicator(world, group, Transport::shared_memory);
     };
-    Communicator experts = connect(groups.experts), etp = connect(groups.etp),
-                 edp = connect(groups.edp), all = connect(everyone),
-                 alone = connect({"alone", {world.rank()}, 0});
-    MoeLayer layer({world.device(), alone, Dtype::float64}, {experts, etp}, "moe", config);
+    Communicator experts = connect(groups.experts), edp = connect(groups.edp),
+                 all = connect(everyone), alone = connect({"alone", {world.rank()}, 0});
+    MoeLayer layer({world.device(), alone, Dtype::float64}, {experts, degrees.etp}, "moe", config);
     const Initializer initializer = large_values(3);
-    initializer.fill(layer.expert_context(), layer.expert_parameters());
-    initializer.fill(layer.own_context(), layer.replicated_parameters());
+    initializer.fill(layer.own_context(), layer.parameters());
     if (even) layer.own_context().kernels().fill(layer.replicated_parameters().front()->value, 0);
-    for (Parameter* parameter : layer.expert_parameters())
-      zero_gradient(layer.expert_context(), *parameter);
-    for (Parameter* parameter : layer.replicated_parameters())
-      zero_gradient(layer.own_context(), *parameter);
+    for (Parameter* parameter : layer.parameters()) zero_gradient(layer.own_context(), *parameter);
     const auto own = [&](const Values& whole) {
       const Tensor rows = layer.own_context().tensor({tokens, hidden}, Category::buffers);
       const auto begin = whole.begin() + world.rank() * tokens * hidden;

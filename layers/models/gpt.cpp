@@ -120,12 +120,6 @@ Parameters GptStage::parameters() {
   return all;
 }
 
-Parameters GptStage::expert_parameters() {
-  Parameters all;
-  for (const auto& block : blocks_) all = joined({all, block->expert_parameters()});
-  return all;
-}
-
 std::vector<Parameters> GptStage::parts() {
   std::vector<Parameters> all;
   if (embedding_) all.push_back(embedding_parameters());

@@ -70,7 +70,6 @@ class GptStage final : public ModelStage {
   const GptConfig& config() const { return config_; }
   StageIndex stage() const override { return stage_; }
   Parameters parameters() override;
-  Parameters expert_parameters() override;
   Parameter* table() override { return table_ ? &*table_ : nullptr; }
   std::vector<Parameters> parts() override;
   // Throws like ActivationOptions::validate_rows.

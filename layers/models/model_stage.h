@@ -46,7 +46,6 @@ class ModelStage {
 
   virtual StageIndex stage() const = 0;
   virtual Parameters parameters() = 0;  // each once, in forward order; without a shared table
-  virtual Parameters expert_parameters() { return {}; }  // of these, those of this rank's experts
   virtual Parameter* table() = 0;  // of the embedding, or the tied one of the last stage; else null
   // The parameters of the embedding, of each block and of the head, as the observer gets them. A
   // table that embedding and head share is in both.

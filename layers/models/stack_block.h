@@ -38,7 +38,6 @@ class StackBlock {
   void backward_weights(Saved& saved);
 
   Parameters parameters();
-  Parameters expert_parameters() { return block_.expert_parameters(); }
 
  private:
   PackedRows packed(const Tensor& x) const;

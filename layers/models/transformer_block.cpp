@@ -13,7 +13,7 @@ TransformerBlock::TransformerBlock(const Context& context, const std::string& na
       mlp_dropout_{context, name + ".mlp.dropout", config.hidden_dropout} {
   if (config.has_experts())
     moe_.emplace(context,
-                 experts.value_or(MoeCommunicators{context.tp, context.tp,
+                 experts.value_or(MoeCommunicators{context.tp, context.tp.size(),
                                                    context.tp.size() > 1 ? &context.tp : nullptr}),
                  name + ".moe", config.mixture());
   else
@@ -112,10 +112,6 @@ void TransformerBlock::backward_weights(Saved& saved) {
   attention_.backward_weights(saved.attention);
   norm1_.backward_weights(saved.x, saved.statistics1, saved.d_norm1);
   saved = Saved();
-}
-
-Parameters TransformerBlock::expert_parameters() {
-  return moe_ ? moe_->expert_parameters() : Parameters();
 }
 
 Parameters TransformerBlock::parameters() {

@@ -77,7 +77,6 @@ class TransformerBlock {
   void backward_weights(Saved& saved);  // leaves saved empty
 
   Parameters parameters();
-  Parameters expert_parameters();  // of these, those of this rank's experts
 
  private:
   Tensor dropped(const Dropout& dropout, const Tensor& d_y, const Draw& draw, Category kept) const;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "layers/models/gpt_cost.h"
 #include "suite/configuration/models.h"
 #include "suite/testing/file_case.h"
 #include "suite/testing/on_threads.h"
@@ -246,6 +247,43 @@ TEST(TrainingCheckpoint, OtherDegreesContinueWithTheSameStates) {
         check_checkpoint(open_checkpoint(name), config, Corpus::generated(config.seed, 200));
       }
     }
+}
+
+// Experts move to other parts and holders: over tp, as many as tp, whole ones, and more parts.
+// Every element is written once.
+TEST(TrainingCheckpoint, ExpertsMoveToOtherDegrees) {
+  struct Place {
+    machine::Degrees degrees;
+    int ep, etp, stage;
+  };
+  const Folder folder;
+  const std::vector<Place> places{{{.tp = 2, .dp = 2}, 2, 1, 1}, {{.tp = 2, .dp = 2}, 2, 2, 0},
+                                  {{.tp = 2}, 1, 1, 3},          {{.dp = 4}, 2, 2, 2},
+                                  {{.tp = 4}, 1, 2, 0},          {{}, 1, 1, 0}};
+  for (std::size_t to = 0; to < places.size(); ++to) {
+    const auto& [degrees, ep, etp, stage] = places[to];
+    TrainingConfig config = config_of(degrees, stage, "moe_tiny");
+    config.expert_parallel = ep;
+    config.expert_tensor_parallel = etp;
+    config.activations.sequence_parallel = degrees.tp > 1;
+    config.zero.overlap_comm = false;
+    const std::string name = folder.path(to == 0 ? "saved" : fmt::format("read {}", to));
+    machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
+      const Corpus corpus = Corpus::generated(config.seed);
+      Trainer trainer(world, world.group(), world.device(), config, corpus);
+      if (to == 0)
+        train(trainer, half_way);
+      else
+        load_checkpoint(folder.path("saved"), trainer);
+      save_checkpoint(trainer, name, checkpoint_keys(config, corpus));
+    });
+    EXPECT_EQ(whole(name, 256), whole(folder.path("saved"), 256)) << to;
+    std::int64_t stored = 0;
+    const zero::Checkpoint checkpoint = open_checkpoint(name);
+    for (const auto& [tensor, of_name] : checkpoint.tensors())
+      for (const auto& one : of_name) stored += one.stored.piece.size();
+    EXPECT_EQ(stored, 3 * layers::parameters_count(config.model)) << to;
+  }
 }
 
 // Codes and scales of 8-bit AdamW have the same bits at other degrees of dp and pp and in another

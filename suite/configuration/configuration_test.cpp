@@ -473,8 +473,7 @@ TEST_F(Configuration, ParsesMegatronArguments) {
   expect_words(words("fp16"), {"'fp16' is not an argument"});
   expect_words(words("--recompute-granularity selectve"), {"'selectve'", "'selective'"});
   EXPECT_EQ(words("--num-experts 8 --moe-router-topk 1"), "accepted");
-  expect_words(words("--num-experts 8 --expert-tensor-parallel-size 1"),
-               {"tp divides each expert"});
+  EXPECT_EQ(words("--num-experts 8 --tp 2 --expert-tensor-parallel-size 1"), "accepted");
   expect_words(words("--num-experts 8 --moe-token-drop-policy prob"), {"'prob'", "'probs'"});
   expect_words(words("--hidden-dropout 1"), {"--hidden-dropout", "from 0 to"});
   EXPECT_EQ(words("--hidden-dropout 0.1 --attention-dropout 0.0"), "accepted");

@@ -128,6 +128,13 @@ Key algorithms(std::string_view name, FieldOf field, std::string_view about) {
 
 Word::Values to_cpu() { return {{"true", "cpu"}, {"false", "none"}}; }
 
+Key expert_tensor() {
+  Key key = axis("--expert-tensor-parallel-size", "", AT(expert_tensor_parallel), of_experts,
+                 "ranks that split an expert (etp); tp: as many as tp has", degree(), &experts);
+  key.unset = "tp";
+  return key;
+}
+
 Key frozen() {
   Key key = axis("freeze", "", AT(frozen),
                  counted("gradients, their messages and states; MFU counts all parameters"),
@@ -239,7 +246,8 @@ std::vector<Key> step_keys() {
            "positions of a sequence on the ranks of cp",
            {.choices = {"contiguous", "striped", "zigzag"}}, &cp),
       axis("--expert-model-parallel-size", "", AT(expert_parallel), of_experts,
-           "ranks of dp x cp that divide the experts", degree()),
+           "groups of etp ranks that divide the experts", degree()),
+      expert_tensor(),
       row("", "sequence_parallel_size", AT(sequence_parallel_size), resolved, degree()),
       row("", "tensor_parallel.enabled", AT(tensor_parallel), resolved),
       axis("--micro-batch-size", "train_micro_batch_size_per_gpu", AT(batch.micro_batch_size),

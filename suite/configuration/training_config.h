@@ -12,6 +12,7 @@
 // fresh TrainingConfig has DeepSpeed's defaults of August 2026. If only Megatron-LM has a setting,
 // it has Megatron-LM's default.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -160,7 +161,8 @@ struct TrainingConfig {
   machine::Degrees degrees;
   TensorGrid tensor_grid{};
   layers::ContextOptions context{};  // with degrees.cp above 1
-  int expert_parallel = 1;           // ranks of dp x cp that divide the experts; neighbours
+  int expert_parallel = 1;           // groups of ranks that hold different experts; neighbours
+  std::optional<int> expert_tensor_parallel;  // ranks of such a group; empty: as many as tp has
   std::optional<int> sequence_parallel_size;  // DeepSpeed's degree of Ulysses; sets cp and context
   bool tensor_parallel = true;                // DeepSpeed's tensor_parallel.enabled
   Batch batch;
@@ -184,6 +186,17 @@ struct TrainingConfig {
   std::int64_t tokens() const { return std::int64_t{batch.global_batch_size} * model.sequence; }
   // Ranks that hold the same parameters, over which gradients are reduced and ZeRO shards.
   int shards() const { return degrees.dp * degrees.cp; }
+  int expert_tensor() const { return expert_tensor_parallel.value_or(degrees.tp); }
+  // Ranks that hold the same part of an expert, and whether they are not those of shards()
+  // (layers/experts/expert_groups.h).
+  int expert_shards() const { return degrees.tp * shards() / (expert_parallel * expert_tensor()); }
+  bool experts_apart() const {
+    return model.has_experts() && (expert_parallel > 1 || expert_tensor() != degrees.tp);
+  }
+  // Ranks of the largest group over which gradients are reduced.
+  int most_shards() const {
+    return experts_apart() ? std::max(shards(), expert_shards()) : shards();
+  }
   // Whether the number of tokens that count differs between ranks and steps.
   bool counts_tokens() const { return uneven_tokens || model.encoder(); }
   // Tokens of a sequence that the data has: of an encoder-decoder the decoder's follow the

@@ -105,8 +105,6 @@ constexpr Reason refused[] = {
     {"the number of ranks is fixed", "train_batch_size", "elasticity"},
     {"the program does not generate text", "", "hybrid_engine"},
     {"ZeRO stages select it", "--data-parallel-sharding-strategy", "--use-megatron-fsdp=true"},
-    {"tp divides each expert, as Megatron-LM's default", "--tensor-model-parallel-size",
-     "--expert-tensor-parallel-size"},
     {"products of experts are always grouped", "", "--moe-grouped-gemm=true"},
     {"batches have one size", "--global-batch-size", "--rampup-batch-size"},
     {in_samples, "--train-iters", "--train-samples --train-tokens"},

@@ -44,12 +44,13 @@ DeclaredStage declare_stage(const TrainingConfig& config, int stage, int most_mi
                                      {});
     const layers::GridContext over_grid{world.host_device(), of_grid, config.precision.dtype};
     ModelChunks model(config, declared.schedules.placement, stage, world.host_device(), tp,
-                      &world.host_device(), {}, layers::MoeCommunicators{ep, tp}, nullptr,
+                      &world.host_device(), {},
+                      layers::MoeCommunicators{ep, expert_degrees(config).etp}, nullptr,
                       config.over_grid() ? &over_grid : nullptr);
-    declared.plan = zero::gradient_plan(
-        model.parameters(), config.precision.dtype, grid, static_cast<double>(config.tokens()),
-        frozen_parameters(config, model.parameters()), config.gradient_dtype(),
-        {config.expert_parallel, model.expert_names()});
+    declared.plan = zero::gradient_plan(model.parameters(), config.precision.dtype, grid,
+                                        static_cast<double>(config.tokens()),
+                                        frozen_parameters(config, model.parameters()),
+                                        config.gradient_dtype(), zero_experts(config));
     name_matrices(declared.plan, model.parameters(), config);
     declared.parts = model_parts(model);
   });

@@ -135,9 +135,7 @@ std::optional<machine::Degrees> nearest_degrees(const TrainingConfig& config, co
     // Most degrees are too few for the values alone.
     const double most = room.computes_on_gpu ? room.device : room.host;
     if (most > 0 && config.zero.stage < 3 &&
-        parameters_of_rank(config.model, degrees, config.expert_parallel) *
-                static_cast<double>(size_of(config.precision.dtype)) >
-            most)
+        parameters_of_rank(tried) * static_cast<double>(size_of(config.precision.dtype)) > most)
       continue;
     try {
       if (tried.model.tokens > 0)

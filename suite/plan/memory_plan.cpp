@@ -73,14 +73,16 @@ double gpu_buffers(const TrainingConfig& training, int stage, double psi,
   return bytes + bucket(zero.options.stage3_prefetch_bucket_size, psi, w.value);
 }
 
-// An expert's states are sharded over its holders, so over all ranks of dp with all experts.
+// An expert's states are sharded over its holders.
 double shard_of_rank(const TrainingConfig& training) {
-  return parameters_of_rank(training.model, training.degrees) / as_double(training.shards());
+  const double experts = expert_parameters_of_rank(training);
+  return (parameters_of_rank(training) - experts) / as_double(training.shards()) +
+         experts / as_double(training.expert_shards());
 }
 
 // Returns the model states, each whole or sharded, and the activations. All are on the GPU.
 Held on_gpu(const TrainingConfig& training, int stage, const Widths& w) {
-  const double psi = parameters_of_rank(training.model, training.degrees, training.expert_parallel);
+  const double psi = parameters_of_rank(training);
   const double shard = shard_of_rank(training);
   Held held;
   held.gpu = {.parameters = w.value * (stage >= 3 ? shard : psi),
@@ -93,7 +95,7 @@ Held on_gpu(const TrainingConfig& training, int stage, const Widths& w) {
 }
 
 Held paper(const TrainingConfig& training, const Holding& holding) {
-  const double psi = parameters_of_rank(training.model, training.degrees, training.expert_parallel);
+  const double psi = parameters_of_rank(training);
   const double shard = shard_of_rank(training);
   const Widths w = widths(training);
   const int stage = holding.stage;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "layers/models/gpt_cost.h"
@@ -234,6 +235,7 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
     const char* model = "tiny";
     bool cpu_checkpointing = false;
     int virtual_stages = 1;
+    std::optional<int> etp = {};
   };
   for (const Case& one :
        {Case{}, Case{{.dp = 2}}, Case{{.tp = 2, .dp = 2}, true, "selective"},
@@ -242,6 +244,8 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
         Case{{.pp = 2}, false, "none", "tiny", false, 2}, Case{{.cp = 2}},
         Case{{.pp = 2}, false, "full", "moe_tiny"}, Case{{}, false, "none", "moe_tiny"},
         Case{{.tp = 2, .cp = 2}, true, "none", "moe_tiny"},
+        Case{{.tp = 2, .dp = 2}, true, "none", "moe_tiny", false, 1, 1},
+        Case{{.dp = 2}, false, "none", "moe_tiny", false, 1, 2},
         Case{{.tp = 2, .cp = 2, .dp = 2}, true, "full"}}) {
     TrainingConfig t;
     t.activations.use_flash_attn = one.degrees.cp > 1;
@@ -249,6 +253,8 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
     t.model.layers *= one.virtual_stages;
     t.precision.dtype = machine::Dtype::bfloat16;
     t.degrees = one.degrees;
+    t.expert_tensor_parallel = one.etp;
+    if (one.etp) t.zero.overlap_comm = false;
     t.pipeline.virtual_stages = one.virtual_stages;
     if (one.virtual_stages > 1) t.pipeline.schedule = "interleaved_1f1b";
     t.batch = {2, 16, 8 / one.degrees.dp};

@@ -22,20 +22,34 @@ Counts perceptron(const Model& model, double f) {
   return {h * up + f * h + bias * up, bias * h};
 }
 
-// The experts of a layer and its router. tp divides each expert, and the shared one.
-Counts mixture(const Model& model, int ep) {
+// The experts of a layer. etp divides each expert.
+Counts experts_of(const Model& model, int ep) {
   const layers::MoeConfig moe = model.mixture();
-  const Counts expert = perceptron(model, static_cast<double>(moe.ffn_hidden_size)),
-               shared = perceptron(model, static_cast<double>(moe.shared_expert_intermediate_size));
-  const double has_shared = moe.shared_expert_intermediate_size > 0 ? 1 : 0;
+  const Counts expert = perceptron(model, static_cast<double>(moe.ffn_hidden_size));
   const double experts = static_cast<double>(moe.num_experts) / ep;
-  return {experts * expert.cut + has_shared * shared.cut,
-          experts * expert.whole + static_cast<double>(moe.num_experts) * model.hidden +
-              has_shared * shared.whole};
+  return {experts * expert.cut, experts * expert.whole};
 }
 
-// The mean over the layers.
-Counts layer(const Model& model, int ep = 1) {
+// The router, and the shared expert, which tp divides.
+Counts router_and_shared(const Model& model) {
+  const layers::MoeConfig moe = model.mixture();
+  const auto width = static_cast<double>(moe.shared_expert_intermediate_size);
+  const Counts shared = width > 0 ? perceptron(model, width) : Counts{};
+  return {shared.cut, static_cast<double>(moe.num_experts) * model.hidden + shared.whole};
+}
+
+double share_with_experts(const Model& model) {
+  return static_cast<double>(model.moe_layers()) / std::max(model.layers, 1);
+}
+
+double experts_of_rank(const Model& model, double layers, int ep, int etp) {
+  if (!model.has_experts()) return 0;
+  const Counts experts = experts_of(model, ep);
+  return layers * share_with_experts(model) * (experts.cut / etp + experts.whole);
+}
+
+// The mean over the layers, without experts.
+Counts layer(const Model& model) {
   const auto h = static_cast<double>(model.hidden);
   const auto a = static_cast<double>(model.heads), g = static_cast<double>(model.query_groups());
   const double qkv = h + 2 * h * g / a;
@@ -44,14 +58,13 @@ Counts layer(const Model& model, int ep = 1) {
     counts.cut += qkv;
     counts.whole += h;
   }
-  const double experts =
-      static_cast<double>(model.moe_layers()) / std::max(model.layers, 1);  // of the layers
+  const double experts = share_with_experts(model);
   const auto add = [&](const Counts& more, double share) {
     counts.cut += share * more.cut;
     counts.whole += share * more.whole;
   };
   if (experts < 1) add(perceptron(model, static_cast<double>(model.ffn())), 1 - experts);
-  if (experts > 0) add(mixture(model, ep), experts);
+  if (experts > 0) add(router_and_shared(model), experts);
   return counts;
 }
 
@@ -89,18 +102,20 @@ double parameters_of(const Model& model) {
                        (model.untie_embeddings_and_output_weights ? 2 : 1);
   const Counts cross = cross_attention(model), ends = other_ends(model);
   const auto layers = static_cast<double>(model.layers);
-  return layers * (each.cut + each.whole) + layers / 2 * (cross.cut + cross.whole) + table +
-         positions(model) + norm(model) + ends.cut + ends.whole;
+  return layers * (each.cut + each.whole) + experts_of_rank(model, layers, 1, 1) +
+         layers / 2 * (cross.cut + cross.whole) + table + positions(model) + norm(model) +
+         ends.cut + ends.whole;
 }
 
-double parameters_of_rank(const Model& model, const machine::Degrees& degrees, int ep) {
+double parameters_of_rank(const Model& model, const machine::Degrees& degrees, int ep, int etp) {
   const auto tp = static_cast<double>(degrees.tp), pp = static_cast<double>(degrees.pp);
   if (!model.has_shape()) return static_cast<double>(model.parameters) / tp / pp;
-  const Counts each = layer(model, ep);
+  const Counts each = layer(model);
   const Counts cross = cross_attention(model), ends = other_ends(model);
   const double own_layers = static_cast<double>(model.layers) / pp;
   const double layers =
       own_layers * (each.cut / tp + each.whole) +
+      experts_of_rank(model, own_layers, ep, etp > 0 ? etp : degrees.tp) +
       std::min(own_layers, static_cast<double>(model.layers) / 2) * (cross.cut / tp + cross.whole) +
       ends.cut / tp + ends.whole;
   const double table = static_cast<double>(padded_vocabulary(model, degrees.tp)) *
@@ -108,6 +123,16 @@ double parameters_of_rank(const Model& model, const machine::Degrees& degrees, i
   const double first = table + positions(model), last = table + norm(model);
   if (degrees.pp > 1) return layers + std::max(first, last);
   return layers + first + norm(model) + (model.untie_embeddings_and_output_weights ? table : 0);
+}
+
+double parameters_of_rank(const TrainingConfig& config) {
+  return parameters_of_rank(config.model, config.degrees, config.expert_parallel,
+                            config.expert_tensor());
+}
+
+double expert_parameters_of_rank(const TrainingConfig& config) {
+  return experts_of_rank(config.model, static_cast<double>(config.model.layers) / config.degrees.pp,
+                         config.expert_parallel, config.expert_tensor());
 }
 
 double largest_part(const Model& model) {

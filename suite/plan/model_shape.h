@@ -16,8 +16,12 @@ using Model = TrainingConfig::Model;
 // Counts the whole model without padding. Returns model.parameters if the shape is unknown.
 double parameters_of(const Model& model);
 // Counts the largest pipeline stage, the first or the last, on one rank of tp with padding, and
-// 1/ep of the experts.
-double parameters_of_rank(const Model& model, const machine::Degrees& degrees, int ep = 1);
+// 1/ep of the experts, which etp divides (0: tp).
+double parameters_of_rank(const Model& model, const machine::Degrees& degrees, int ep = 1,
+                          int etp = 0);
+double parameters_of_rank(const TrainingConfig& config);
+// Counts those of experts only, in a mean stage.
+double expert_parameters_of_rank(const TrainingConfig& config);
 // Counts the largest single part (a matrix with its bias), which DeepSpeed's estimator calls the
 // largest layer.
 double largest_part(const Model& model);

@@ -54,7 +54,7 @@ std::string subject(const Plan& plan) {
 std::string symbols(const TrainingConfig& t) {
   return fmt::format(
       "Ψ = {:.0f} parameters on a rank of the largest stage, d = {} shards\nactivations: {}\n",
-      parameters_of_rank(t.model, t.degrees, t.expert_parallel), t.shards(), activation_formula(t));
+      parameters_of_rank(t), t.shards(), activation_formula(t));
 }
 
 std::string_view about(Counting counting) {
@@ -277,7 +277,7 @@ std::string json(const Plan& plan) {
   return harness::Json{
       {"configuration", harness::Json::parse(json(plan.resolved))},
       {"parameters", parameters_of(t.model)},
-      {"parameters_of_rank", parameters_of_rank(t.model, d, t.expert_parallel)},
+      {"parameters_of_rank", parameters_of_rank(t)},
       {"degrees", {{"gpus", d.ranks()}, {"tp", d.tp}, {"pp", d.pp}, {"cp", d.cp}, {"dp", d.dp}}},
       {"shards", t.shards()},
       {"gpu_memory", plan.machine.gpu_memory},

@@ -95,6 +95,7 @@ std::vector<TrainingConfig> bases() {
     c.model.layers = 4;
     c.degrees = {.tp = 2, .dp = 8};
     c.expert_parallel = 4;
+    c.expert_tensor_parallel = 1;
     c.model.moe.load_balancing = layers::LoadBalancing::aux_loss;
     c.model.moe.expert_capacity_factor = 1.5;
   });

@@ -25,6 +25,13 @@ std::string_view dtype_name(const TrainingConfig& config) {
   return machine::name(config.precision.dtype);
 }
 
+std::string experts_text(const TrainingConfig& config) {
+  if (!config.model.has_experts()) return "";
+  const std::string ep = fmt::format(" ep {}", config.expert_parallel);
+  if (config.expert_tensor() == config.degrees.tp) return ep;
+  return ep + fmt::format(" etp {}", config.expert_tensor());
+}
+
 }  // namespace
 
 std::string text(const Report& report) {
@@ -35,9 +42,8 @@ std::string text(const Report& report) {
       "{} x {} ({}), {}, tp {} cp {} pp {} dp {}{}, ZeRO stage {}, {}\n"
       "{} sequences of {} tokens a step, micro-batch {}, {} micro-batches, {}\n\n",
       d.ranks(), report.cluster.gpu.name, report.cluster.name, report.software.name, d.tp, d.cp,
-      d.pp, d.dp, c.model.has_experts() ? fmt::format(" ep {}", c.expert_parallel) : "",
-      c.zero.stage, dtype_name(c), c.batch.global_batch_size, c.model.sequence,
-      c.batch.micro_batch_size, c.micro_batches(), c.pipeline.schedule);
+      d.pp, d.dp, experts_text(c), c.zero.stage, dtype_name(c), c.batch.global_batch_size,
+      c.model.sequence, c.batch.micro_batch_size, c.micro_batches(), c.pipeline.schedule);
   out += fmt::format(
       "step           {:.4g} s ({:.4g} to {:.4g} s: 9 of 10 published runs are within this error)\n"
       "tokens         {:.4g} per s\nMFU            {:.1f} %\nHFU            {:.1f} %\n",
@@ -109,7 +115,8 @@ std::string json(const Report& report) {
                       {"cp", d.cp},
                       {"pp", d.pp},
                       {"dp", d.dp},
-                      {"ep", report.config.expert_parallel}}},
+                      {"ep", report.config.expert_parallel},
+                      {"etp", report.config.expert_tensor()}}},
                     {"step_s", p.step_s},
                     {"interval_s", {p.low_s, p.high_s}},
                     {"tokens_per_s", p.tokens_per_s()},

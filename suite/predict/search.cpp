@@ -29,12 +29,13 @@ bool tp_divides(const TrainingConfig::Model& model, int tp) {
          model.hidden % tp == 0;
 }
 
-// Experts are divided among neighbours of cp x dp, and each over tp.
+// Experts are divided among neighbours of a stage, and each over etp of them.
 std::vector<int> degrees_of_experts(const TrainingConfig& one) {
   if (!one.model.has_experts()) return {1};
-  if (one.model.mixture().ffn_hidden_size % one.degrees.tp != 0) return {};
+  const int etp = one.expert_tensor(), ranks = one.degrees.tp * one.shards();
+  if (one.model.mixture().ffn_hidden_size % etp != 0 || ranks % etp != 0) return {};
   const int experts = one.model.moe.num_experts;
-  return divisors(std::gcd(experts, one.shards()), experts);
+  return divisors(std::gcd(experts, ranks / etp), experts);
 }
 
 // Adds the schedules of one candidate that has everything else.
@@ -67,7 +68,7 @@ void add_schedules(TrainingConfig one, std::vector<TrainingConfig>& out) {
 bool may_use(const zero::PlusPlusOptions& named, const TrainingConfig& one,
              const Cluster& cluster) {
   const bool any = named.has_secondary() || named.quantized_weights || named.quantized_gradients;
-  return any && one.zero.stage == 3 && one.expert_parallel == 1 &&
+  return any && one.zero.stage == 3 && !one.experts_apart() &&
          one.shards() % std::max(1, named.hpz_partition_size) == 0 &&
          spread(cluster, one.shards(), one.degrees.tp).leaves_node();
 }
@@ -75,7 +76,7 @@ bool may_use(const zero::PlusPlusOptions& named, const TrainingConfig& one,
 void add_memory_options(TrainingConfig one, const Cluster& cluster,
                         std::vector<TrainingConfig>& out) {
   const zero::PlusPlusOptions named = std::exchange(one.zero.options.plus_plus, {});
-  const int most_stage = one.shards() == 1 ? 0 : one.degrees.pp > 1 ? 1 : 3;
+  const int most_stage = one.most_shards() == 1 ? 0 : one.degrees.pp > 1 ? 1 : 3;
   for (int stage = 0; stage <= most_stage; ++stage)
     for (const auto device : {zero::OffloadDevice::none, zero::OffloadDevice::cpu})
       for (const auto recompute : {RecomputeGranularity::none, RecomputeGranularity::selective,
@@ -209,6 +210,8 @@ std::string megatron_arguments(const TrainingConfig& config) {
         "--num-experts {}\n--moe-router-topk {}\n--moe-ffn-hidden-size {}\n"
         "--expert-model-parallel-size {}\n",
         mixture.num_experts, mixture.topk, mixture.ffn_hidden_size, config.expert_parallel);
+    if (config.expert_tensor() != config.degrees.tp)
+      out += fmt::format("--expert-tensor-parallel-size {}\n", config.expert_tensor());
     if (model.moe_layer_freq > 1) out += fmt::format("--moe-layer-freq {}\n", model.moe_layer_freq);
   }
   if (model.swiglu) out += "--swiglu\n";

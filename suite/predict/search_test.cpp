@@ -130,6 +130,15 @@ TEST(Search, WalksTheDegreesOfExperts) {
   ASSERT_EQ(found.best.size(), 1U);
   EXPECT_GT(found.best[0].config.expert_parallel, 1);
   const std::string arguments = megatron_arguments(found.best[0].config);
+  config.expert_tensor_parallel = 1;  // experts divide the ranks of tp, too
+  bool over_tp = false;
+  for (const TrainingConfig& one : grid(config, cluster, 16)) {
+    EXPECT_EQ(one.degrees.tp * one.shards() % one.expert_parallel, 0);
+    if (over_tp || one.shards() % one.expert_parallel == 0) continue;
+    over_tp = true;
+    EXPECT_NE(megatron_arguments(one).find("--expert-tensor-parallel-size 1\n"), std::string::npos);
+  }
+  EXPECT_TRUE(over_tp);
   for (const char* word : {"--num-experts 8\n", "--moe-router-topk 2\n",
                            "--moe-ffn-hidden-size 14336\n", "--expert-model-parallel-size "})
     EXPECT_NE(arguments.find(word), std::string::npos) << word;

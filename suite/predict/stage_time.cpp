@@ -133,10 +133,10 @@ class Layer {
   double expert_products(Way way) const {
     const layers::MoeConfig& mixture = experts_.config;
     const int own = mixture.num_experts / experts_.degrees.ep;
-    const double rows = received() / own;
+    const double rows = received() / own, etp = experts_.degrees.etp;
     double seconds = product(way, n / c, h, mixture.num_experts) +
-                     product(way, rows, h, as_double(mixture.inner()) / t, own) +
-                     product(way, rows, as_double(mixture.ffn_hidden_size) / t, h, own);
+                     product(way, rows, h, as_double(mixture.inner()) / etp, own) +
+                     product(way, rows, as_double(mixture.ffn_hidden_size) / etp, h, own);
     if (const double shared = as_double(mixture.shared_expert_intermediate_size) / t; shared > 0)
       seconds += product(way, n, h, (mixture.swiglu ? 2 : 1) * shared) + product(way, n, shared, h);
     return seconds;
@@ -146,7 +146,8 @@ class Layer {
   double expert_memory(double times) const {
     const layers::MoeConfig& mixture = experts_.config;
     const double sent = as_double(moe_rows(experts_).sent), twice = mixture.swiglu ? 2 : 1;
-    const double of_experts = as_double(mixture.ffn_hidden_size) / t * received(),
+    const double etp = experts_.degrees.etp,
+                 of_experts = as_double(mixture.ffn_hidden_size) / etp * received(),
                  of_shared = as_double(mixture.shared_expert_intermediate_size) / t * n;
     return E * (2 * h * (n / c + sent) + 4 * h * received()) + 3 * 4 * n / c * mixture.num_experts +
            E * (times * twice + 1) * (of_experts + of_shared);

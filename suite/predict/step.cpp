@@ -256,10 +256,12 @@ Prediction predict_step(const TrainingConfig& config, const Cluster& cluster,
                     "training step does",
                     degrees.tp));
   const int experts = config.model.has_experts() ? config.model.moe.num_experts : 1;
-  if (experts % config.expert_parallel != 0 || config.shards() % config.expert_parallel != 0)
-    throw std::invalid_argument(fmt::format(
-        "expert-model-parallel-size is {}; expected a divisor of {} experts and of dp {}",
-        config.expert_parallel, experts, config.shards()));
+  const layers::ExpertParallel groups{config.expert_parallel, config.expert_tensor()};
+  if (experts % groups.ep != 0 || degrees.tp * config.shards() % groups.ranks() != 0)
+    throw std::invalid_argument(
+        fmt::format("expert-model-parallel-size is {}; expected a divisor of {} experts, and with "
+                    "expert-tensor-parallel-size {} one of the {} ranks of tp, cp and dp",
+                    groups.ep, experts, groups.etp, degrees.tp * config.shards()));
   if (config.micro_batches() < 1)
     throw std::invalid_argument(
         fmt::format("global-batch-size is {}; expected at least data-parallel size {} x "

@@ -12,6 +12,7 @@
 #include "suite/plan/model_shape.h"
 #include "suite/predict/kernel_time.h"
 #include "suite/predict/stage_time.h"
+#include "suite/predict/zero/data_parallel.h"
 
 namespace suite::predict {
 namespace {
@@ -212,6 +213,27 @@ TEST(PredictStep, ExpertsOverTensorParallelRanksGetEveryRowTwice) {
   EXPECT_EQ(group(p, "ep")->ranks, 8);
   const double rows = 2 * (8192 - 1024), pass = rows * 4096 * 2, counts = 7 * 8 * 4, loads = 8 * 8;
   EXPECT_DOUBLE_EQ(group(p, "ep")->bytes, m * layers * (2 * pass + counts + loads));
+}
+
+// With whole experts each of the 2,048 tokens of a rank goes to two of eight ranks. Sixteen ranks
+// of a stage hold each expert twice, whatever tp is.
+TEST(PredictStep, WholeExpertsGetEveryRowOnceAndAreReducedOverTp) {
+  const int m = 4, layers = 32 / 4;
+  TrainingConfig config = mixtral({.tp = 2, .dp = 8, .pp = 4}, 8, m);
+  config.expert_tensor_parallel = 1;
+  const Cluster cluster = read_cluster("dgx_h100");
+  const Prediction p = predict_step(config, cluster, find_software("megatron_core"));
+  EXPECT_EQ(group(p, "ep")->ranks, 8);
+  const double rows = 2 * (4096 - 512), pass = rows * 4096 * 2, counts = 7 * 8 * 4, loads = 8 * 8;
+  EXPECT_DOUBLE_EQ(group(p, "ep")->bytes, m * layers * (2 * pass + counts + loads));
+  const std::vector<Replicated> parts = replicated(config, cluster);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].ranks, 8);
+  EXPECT_EQ(parts[1].ranks, 2);
+  EXPECT_EQ(parts[1].parameters, 3.0 * 4096 * 14336 * layers);  // one expert of each layer
+  config.expert_parallel = 16;
+  EXPECT_THROW(predict_step(config, cluster, find_software("megatron_core")),
+               std::invalid_argument);
 }
 
 TEST(PredictStep, OneExpertIsAPerceptronWithARouter) {

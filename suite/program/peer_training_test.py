@@ -461,11 +461,12 @@ class Losses(TemporaryFolder):
                      "--data-parallel-size", "2", "--expert-model-parallel-size", "2", "--zero-stage", "1")
 
     def test_experts_over_tp(self):
-        for capacity, arguments in ((0, "none"), (6, "--moe-expert-capacity-factor 0.75")):
-            with self.subTest(capacity=capacity):
+        for capacity, arguments, etp in ((0, "none", "2"), (6, "--moe-expert-capacity-factor 0.75", "2"),
+                                         (6, "--moe-expert-capacity-factor 0.75", "1")):
+            with self.subTest(capacity=capacity, etp=etp):
                 words = ["--ranks", "8", "--tensor-model-parallel-size", "2", "--data-parallel-size", "4",
-                         "--expert-model-parallel-size", "4", "--sequence-parallel", "on", "--zero-stage", "1",
-                         "--model-args=" + arguments]
+                         "--expert-model-parallel-size", "4", "--expert-tensor-parallel-size", etp, "--sequence-parallel",
+                         "on", "--zero-stage", "1", "--model-args=" + arguments]
                 theirs = Experts(parts=2, capacity=capacity)
                 self.compare("moe_tiny", theirs, SEQUENCE, *words)
                 self.assertEqual(theirs.dropped > 0, capacity > 0)

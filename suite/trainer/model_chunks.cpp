@@ -90,7 +90,12 @@ std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
 }
 
 layers::ExpertParallel expert_degrees(const TrainingConfig& config) {
-  return {config.expert_parallel, config.model.has_experts() ? config.degrees.tp : 1};
+  return {config.expert_parallel, config.model.has_experts() ? config.expert_tensor() : 1};
+}
+
+zero::Experts zero_experts(const TrainingConfig& config) {
+  if (!config.model.has_experts()) return {};
+  return {config.expert_parallel, config.expert_tensor()};
 }
 
 std::vector<int> stages_of_layers(const TrainingConfig& config,
@@ -133,14 +138,6 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
     bool& tied = parameter->placement.tied_over_pp;
     tied = placement.copies() > 1 || (tied && !both_ends);
   }
-}
-
-std::vector<std::string> ModelChunks::expert_names() const {
-  std::vector<std::string> names;
-  for (ModelStage* chunk : in_order_)
-    for (const collectives::Parameter* parameter : chunk->expert_parameters())
-      names.push_back(parameter->name);
-  return names;
 }
 
 bool ModelChunks::has_loss() const {

@@ -13,6 +13,7 @@
 #include "layers/tensor_grids/grid_context.h"
 #include "pipeline/schedule.h"
 #include "suite/configuration/training_config.h"
+#include "zero/states/layout.h"
 
 namespace suite {
 
@@ -44,9 +45,10 @@ std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                                            const pipeline::Placement& placement, int stage,
                                            const StageRank& rank = {});
 
-// Returns the degrees of the experts. Expert tensor parallelism is tensor parallelism,
-// Megatron-LM's default of --expert-tensor-parallel-size.
+// Returns the degrees of the experts; 1 without experts.
 layers::ExpertParallel expert_degrees(const TrainingConfig& config);
+
+zero::Experts zero_experts(const TrainingConfig& config);
 
 // Returns the first stage that holds each of the model's layers, then the one that holds the head.
 std::vector<int> stages_of_layers(const TrainingConfig& config,
@@ -68,7 +70,6 @@ class ModelChunks {
   const std::vector<int>& in_order() const { return order_; }  // chunks in the order of the model
   // Returns all chunks' parameters in the order of the model, each once.
   const layers::Parameters& parameters() const { return parameters_; }
-  std::vector<std::string> expert_names() const;  // of the parameters of this rank's experts
   bool has_loss() const;
 
   void initialize(const layers::Initializer& initializer);

@@ -211,7 +211,8 @@ void name_matrices(zero::GradientPlan& plan, const layers::Parameters& parameter
     if (!is_matrix(parameter, all)) continue;
     zero::MatrixRow& matrix = plan.rows[i].matrix;
     const bool stacked = is_stacked(parameter, model),
-               cut = parameter.placement.tp == Spread::sharded;
+               cut = parameter.placement.tp == Spread::sharded &&
+                     parameter.placement.parts(plan.tp) == plan.tp;
     const bool columns = cut && !stacked && parameter.placement.dim == 1;
     matrix.cut = columns ? Cut::columns : cut ? Cut::rows : Cut::nothing;
     matrix.columns = stacked ? model.hidden : parameter.global_shape[1] / (columns ? plan.tp : 1);

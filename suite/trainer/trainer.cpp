@@ -75,8 +75,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       config_.context.comm_type, communicator("cp_a2a"), communicator("cp_p2p")};
   std::optional<layers::MoeCommunicators> experts;
   if (config_.model.has_experts())
-    experts.emplace(communicator("ep") ? *communicator("ep") : *communicator("tp"),
-                    *communicator("tp"), communicator("tp_cp"));
+    experts.emplace(*communicator("ep"), expert_degrees(config_).etp, communicator("tp_cp"));
   chunks_ = std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
                                           device, *communicator("tp"), checkpoint_host_.get(),
                                           context, experts, communicator("fp8"),
@@ -89,10 +88,9 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
     for (const layers::Parameters& part : (*chunks_)[chunk].parts())
       all.insert(all.end(), part.begin(), part.end());
   }
-  plan_ = zero::gradient_plan(parameters_, config_.precision.dtype, grid_,
-                              static_cast<double>(config_.tokens()),
-                              frozen_parameters(config_, parameters_), config_.gradient_dtype(),
-                              {config_.expert_parallel, chunks_->expert_names()});
+  plan_ = zero::gradient_plan(
+      parameters_, config_.precision.dtype, grid_, static_cast<double>(config_.tokens()),
+      frozen_parameters(config_, parameters_), config_.gradient_dtype(), zero_experts(config_));
   name_matrices(plan_, parameters_, config_);
   check_frozen();
   states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_,
@@ -165,10 +163,9 @@ void Trainer::connect_groups() {
   if (config_.model.has_experts()) {
     const layers::ExpertGroups experts = expert_groups();
     const machine::Group parts = consecutive("tp_cp", config_.degrees.tp * config_.degrees.cp);
-    for (const machine::Group& group : {experts.experts, parts})
-      if (group.size() > 1)
-        connect(group, LinkStream::of_device);  // between the layer's own kernels
-    if (config_.expert_parallel > 1) connect(experts.edp, LinkStream::own);
+    connect(experts.experts, LinkStream::of_device);  // between the layer's own kernels
+    if (parts.size() > 1) connect(parts, LinkStream::of_device);
+    if (config_.experts_apart()) connect(experts.edp, LinkStream::own);
   }
   if (config_.degrees.cp > 1) {
     // The ring sends between its own kernels, in the device's stream.
@@ -435,8 +432,8 @@ void Trainer::set_counters(const Counters& counters) {
 }
 
 bool Trainer::is_first_holder(const collectives::Parameter& parameter) const {
-  const bool first_of_tp =
-      parameter.placement.tp == collectives::Spread::sharded || grid_.coordinate(Axis::tp) == 0;
+  const bool first_of_tp = parameter.placement.tp == collectives::Spread::sharded ||
+                           parameter.placement.part(grid_.coordinate(Axis::tp)) == 0;
   return first_of_tp && (!parameter.placement.tied_over_pp || tied_group().index <= 0);
 }
 

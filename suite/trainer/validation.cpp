@@ -16,6 +16,7 @@
 #include "zero/one_bit/one_bit_momenta.h"
 #include "zero/stages/compressed_reduction.h"
 #include "zero/stages/lamb.h"
+#include "zero/stages/step.h"
 
 namespace suite {
 namespace {
@@ -85,20 +86,29 @@ void validate_sparse(const TrainingConfig& config) {
 }
 
 void validate_experts(const TrainingConfig& config) {
-  const int ep = config.expert_parallel;
-  if (ep > 1 && !config.model.has_experts())
+  const int ep = config.expert_parallel, etp = config.expert_tensor(), tp = config.degrees.tp;
+  if (!config.model.has_experts() && (ep > 1 || etp != tp))
     throw std::invalid_argument(
-        fmt::format("expert-model-parallel-size is {}; expected 1 without num-experts", ep));
+        fmt::format("expert-{}-parallel-size is {}; expected {} without "
+                    "num-experts",
+                    ep > 1 ? "model" : "tensor", ep > 1 ? ep : etp, ep > 1 ? 1 : tp));
   if (!config.model.has_experts()) return;
-  config.model.mixture().validate(ep, config.degrees.tp);
-  if (config.shards() % ep != 0)
+  config.model.mixture().validate(ep, etp);
+  if (etp == tp && config.shards() % ep != 0)
     throw std::invalid_argument(
         fmt::format("expert-model-parallel-size is {}; expected a divisor of data-parallel-size {}",
                     ep, config.shards()));
-  if (ep > 1 && config.zero.overlaps())
+  if (tp * config.shards() % (ep * etp) != 0)
+    throw std::invalid_argument(fmt::format(
+        "expert-model-parallel-size {} x expert-tensor-parallel-size {} is {}; expected a divisor "
+        "of tensor- x context- x data-parallel-size {}",
+        ep, etp, ep * etp, tp * config.shards()));
+  if (config.experts_apart() && config.zero.overlaps())
     throw std::invalid_argument(
-        "expert-model-parallel-size requires overlap_comm off, because gradients of experts have "
-        "their own group");
+        fmt::format("expert-{}-parallel-size requires overlap_comm off, because gradients of "
+                    "experts have their own group",
+                    ep > 1 ? "model" : "tensor"));
+  check_experts(config.step_options(), {ep, etp}, tp);
   const auto refuse = [](std::string_view needs) {
     throw std::invalid_argument(fmt::format("num-experts requires {}", needs));
   };

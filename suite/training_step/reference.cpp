@@ -134,6 +134,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.degrees = {};
   config.tensor_grid = {};
   config.expert_parallel = 1;
+  config.expert_tensor_parallel.reset();
   config.zero.communication_data_type.clear();
   if (dtype != config.precision.dtype) {
     config.zero.grad_accum_dtype.clear();
@@ -244,7 +245,7 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
     if (layer == 0) roundings += static_cast<double>(config.tokens());
     in_sums = std::sqrt(roundings) * machine::unit_roundoff(sums);
   }
-  if (config.shards() > 1 && wire != sums && size_of(wire) == 2)
+  if (config.most_shards() > 1 && wire != sums && size_of(wire) == 2)
     on_wire = std::sqrt(micro_batches + 1) * machine::unit_roundoff(wire);
   // Half a step of a code in 4 bits is 1/14 of the largest gradient of a block.
   if (config.shards() > 1 && config.zero.options.plus_plus.quantized_gradients)

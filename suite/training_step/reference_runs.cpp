@@ -148,7 +148,7 @@ const History& plain_run(machine::World& world, TrainingConfig config, const Cor
 RangeDevice::InHalf in_half(const TrainingConfig& config) {
   using enum RangeDevice::InHalf;
   if (config.gradient_dtype() == Dtype::float16) return sum;
-  if (config.shards() == 1 || config.step_options().communication_data_type != Dtype::float16)
+  if (config.most_shards() == 1 || config.step_options().communication_data_type != Dtype::float16)
     return nothing;
   // From ZeRO stage 2 on each micro-batch is sent.
   return config.zero.stage >= 2 && config.micro_batches() > 1 ? parts : sum;
@@ -157,13 +157,14 @@ RangeDevice::InHalf in_half(const TrainingConfig& config) {
 std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const bool delayed = config.zero.options.offload_optimizer.is_delayed();
   const std::string sums = config.zero.grad_accum_dtype;
-  const std::string wire = config.shards() > 1 ? config.zero.communication_data_type : "";
+  const std::string wire = config.most_shards() > 1 ? config.zero.communication_data_type : "";
   const zero::PlusPlusOptions plus_plus = config.zero.options.plus_plus;
   const bool codes = config.shards() > 1;
   const RangeDevice::InHalf halves = in_half(config);
   config.degrees = {};
   config.tensor_grid = {};
   config.expert_parallel = 1;
+  config.expert_tensor_parallel.reset();
   config.pipeline = {};
   config.activations = {};
   config.context = {};

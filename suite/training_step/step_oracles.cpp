@@ -156,7 +156,8 @@ std::string shard_text(const collectives::Parameter& parameter, const Trainer& t
     return fmt::format(" (block at row {}, column {})", block->row, block->col);
   return parameter.placement.tp == collectives::Spread::replicated
              ? ""
-             : fmt::format(" (part {})", trainer.grid().coordinate(Axis::tp));
+             : fmt::format(" (part {})",
+                           parameter.placement.part(trainer.grid().coordinate(Axis::tp)));
 }
 
 }  // namespace suite

@@ -239,6 +239,34 @@ void add_expert_slices(harness::Sweep<TrainingCase>& sweep) {
       .slice(full, name,
              moe("--moe-expert-capacity-factor 1") + ep({"1", "2"}) + stages + rows_cut +
                  over_cp("p2p", "zigzag") + grids({4, 8}, {1, 2}, {1, 2}, {1, 2}, {2}));
+  // Experts are split over fewer or more ranks than tp has.
+  const auto etp = [](const std::vector<std::string>& degrees) {
+    return Variations{vary("expert-tensor-parallel-size", degrees)};
+  };
+  sweep
+      .slice(full, name,
+             moe("none") + ep({"1", "2", "4"}) + etp({"1"}) + over_ranks + rows_cut +
+                 grids({2, 4, 8}, {2, 4}, {1, 2}, {1, 2}))
+      .slice(full, name,
+             moe("--moe-token-dispatcher-type allgather --swiglu") + ep({"1", "2"}) + etp({"2"}) +
+                 stages + rows_cut + grids({4, 8}, {4}, {1, 2}, {1, 2}))
+      .slice(full, name,
+             moe("--moe-expert-capacity-factor 1") + ep({"1", "2"}) + etp({"2", "4"}) + stages +
+                 grids({4, 8}, {1}, {1, 2}, {4}))
+      .slice({smoke}, name,
+             moe("--moe-expert-capacity-factor 1 --moe-shared-expert-intermediate-size 48") +
+                 ep({"2"}) + etp({"1"}) + grids({4}, {2}, {1}, {2}) + rows_cut +
+                 Variations{vary("zero-stage", {"1"})})
+      .slice({smoke}, name,  // all ranks of tp hold all experts, and dp is 1
+             moe("none") + etp({"1"}) + grids({2}, {2}, {1}, {1}) + rows_cut +
+                 Variations{vary("zero-stage", {"2"}), vary("communication-data-type", {"bf16"})})
+      .slice({smoke}, name,
+             moe("--swiglu --moe-token-dispatcher-type allgather") + etp({"2"}) +
+                 grids({4}, {4}, {1}, {1}) + rows_cut +
+                 Variations{in_bfloat16, vary("zero-stage", {"3"})})
+      .slice({smoke}, name,
+             moe("none") + etp({"2"}) + grids({4}, {1}, {1}, {4}) +
+                 Variations{vary("zero-stage", {"0"}), vary("optimizer", {"sgd"})});
   const std::vector edges{quick, smoke};
   sweep
       .slice({smoke}, name,

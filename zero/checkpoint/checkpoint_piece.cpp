@@ -83,7 +83,7 @@ std::vector<FlatPiece> flat_pieces(const std::vector<Parameter*>& parameters,
           parameter.placement.tp == collectives::Spread::sharded && parameter.placement.dim == dim;
       piece.global.push_back(parameter.global_shape[dim]);
       piece.extent.push_back(extent);
-      piece.begin.push_back(cut ? tp_rank * extent : 0);
+      piece.begin.push_back(cut ? parameter.placement.part(tp_rank) * extent : 0);
     }
     piece.range = {here.begin - all.begin, here.end - all.begin};
     found.push_back({std::move(piece), here.begin - range.begin});

@@ -375,7 +375,7 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
   std::size_t on_wire = 0, staging = 0;
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
   for (const Bucket& bucket : layout.buckets) {
-    if (bucket.frozen || plan.dp == 1) continue;
+    if (bucket.frozen || plan.most_holders() == 1) continue;
     if (wire != plan.gradient_dtype && stage < 2 && !sums_momenta(rule))
       on_wire = std::max(on_wire, bytes_of(bucket.range.size(), wire));
     const std::int64_t shard = layout.shard_elements(bucket);

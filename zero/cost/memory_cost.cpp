@@ -13,7 +13,7 @@ struct Widths {
 };
 Widths widths(const GradientPlan& plan, const StepOptions& options) {
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
-  const bool converts = plan.dp > 1 && wire != plan.gradient_dtype;
+  const bool converts = plan.most_holders() > 1 && wire != plan.gradient_dtype;
   return {static_cast<std::int64_t>(size_of(plan.gradient_dtype)),
           converts ? static_cast<std::int64_t>(size_of(wire)) : 0};
 }

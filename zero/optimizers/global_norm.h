@@ -21,9 +21,9 @@ struct NormBuffers {
   std::int64_t squares = 0, partials = 0, gathered = 0;
 };
 // Returns whether a rank of dp adds up its own shards, and the ranks add up their sums: if
-// gradients are sharded, or if ranks have different experts.
+// gradients are sharded, or if experts have other replicas.
 inline bool norm_is_sharded(bool sharded, const GradientPlan& plan) {
-  return sharded || plan.ep > 1;
+  return sharded || plan.experts_apart();
 }
 NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded);
 

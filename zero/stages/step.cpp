@@ -281,7 +281,7 @@ void Step::values_loaded() {
 }
 
 void Step::publish_all() {
-  if (context_.stage == 0 || (context_.stage < 3 && context_.plan.dp == 1))
+  if (context_.stage == 0 || (context_.stage < 3 && !context_.sharded))
     return;  // the rank that updates has all values
   for (std::size_t bucket = micro_batches_.trained(); bucket-- > 0;) publish(bucket);
 }

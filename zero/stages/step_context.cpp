@@ -55,6 +55,7 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
   if (plan.ep > 1 && options.overlap_comm)
     machine::reject("overlap_comm requires ep 1 (got {}), because one thread serves one group",
                     plan.ep);
+  check_experts(options, {plan.ep, plan.etp}, plan.tp);
   check_compression(stage, options, plan.dp, plan.gradient_dtype);
   check_lamb(options, plan.value_dtype, plan.gradient_dtype, plan.ep);
   const MatrixLimits limits{
@@ -88,10 +89,32 @@ void check(const Communicator* communicator, std::string_view group, int size) {
 
 }  // namespace
 
+void check_experts(const StepOptions& options, const Experts& experts, int tp) {
+  if (experts.etp == 0 || experts.etp == tp) return;
+  const auto refuse = [&](std::string_view what, std::string_view why) {
+    machine::reject(
+        "{} requires expert-tensor-parallel-size {}, the degree of tp (got {}), because {}", what,
+        tp, experts.etp, why);
+  };
+  constexpr std::string_view other_group = "experts have groups of their own";
+  const std::string optimizer = fmt::format("optimizer {}", name(options.rule));
+  if (options.overlap_comm) refuse("overlap_comm", "one thread serves one group");
+  if (std::holds_alternative<Lamb>(options.rule) || std::holds_alternative<Adafactor>(options.rule))
+    refuse(optimizer, "it sums over tp and dp, which hold different experts");
+  if (freeze_step(options.rule)) refuse(optimizer, "momenta are summed over dp");
+  if (std::holds_alternative<Muon>(options.rule) && experts.etp > 1)
+    refuse(optimizer, "Newton-Schulz sums squares of a split matrix over tp");
+  if (options.plus_plus.has_secondary()) refuse("zero_hpz_partition_size", other_group);
+  if (options.plus_plus.quantized_weights) refuse("zero_quantized_weights", other_group);
+  if (options.plus_plus.quantized_gradients) refuse("zero_quantized_gradients", other_group);
+  if (!options.gradient_compression.algorithm.empty())
+    refuse("gradient-compression", "residuals are those of dp");
+}
+
 bool is_sharded(int stage, const GradientPlan& plan) {
   if (stage < 0 || stage >= num_stages)
     machine::reject("ZeRO stage is {}; expected 0 to {}", stage, num_stages - 1);
-  return stage >= 1 && plan.dp > 1;
+  return stage >= 1 && plan.most_holders() > 1;
 }
 
 StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan,
@@ -105,7 +128,7 @@ StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan
   check(communicators.tp, "tp", plan.tp);
   check(communicators.pp, "pp", plan.pp);
   check(communicators.dp, "dp", plan.dp);
-  check(communicators.edp, "edp", plan.ep > 1 ? plan.size(Over::edp) : 1);
+  check(communicators.edp, "edp", plan.experts_apart() ? plan.size(Over::edp) : 1);
   if (const int size = this->options.plus_plus.hpz_partition_size; size > 1) {
     check(communicators.hpz, "hpz", size);
     SHARDMARK_CHECK(communicators.hpz->rank(), ==, dp_rank() % size);
@@ -126,8 +149,8 @@ bool StepContext::transfers_apart() const {
 }
 
 Dtype StepContext::wire_dtype() const {
-  return plan.dp > 1 ? options.communication_data_type.value_or(plan.gradient_dtype)
-                     : plan.gradient_dtype;
+  return plan.most_holders() > 1 ? options.communication_data_type.value_or(plan.gradient_dtype)
+                                 : plan.gradient_dtype;
 }
 
 void StepContext::poison(const Tensor& freed) const {

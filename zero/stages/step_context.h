@@ -33,7 +33,7 @@ struct Communicators {
 // Parameters that are used together.
 using Part = std::vector<Parameter*>;
 
-// Returns whether ranks own shards: in stage 1 or above, with dp above 1. Throws
+// Returns whether ranks own shards: in stage 1 or above, if several ranks hold a parameter. Throws
 // std::invalid_argument for an unknown stage.
 bool is_sharded(int stage, const GradientPlan& plan);
 
@@ -45,6 +45,9 @@ inline bool all_reduces_gradients(int stage, const StepOptions& options) {
 inline bool broadcasts_values(int stage, const StepOptions& options) {
   return (stage == 1 || stage == 2) && !options.all_gathers_values;
 }
+// Throws std::invalid_argument for options that do not support experts whose degree of tensor
+// parallelism is not tp. Their buckets have groups that tp is a part of.
+void check_experts(const StepOptions& options, const Experts& experts, int tp);
 // Returns the divisor of gradients before their sum over dp.
 inline double predivision(const StepOptions& options, int dp) {
   return dp == 1 ? 1 : options.prescale_gradients ? dp : options.gradient_predivide_factor;

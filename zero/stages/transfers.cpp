@@ -23,8 +23,8 @@ Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_
   std::unique_ptr<machine::Event> end;
   const Ticket ticket = worker_.submit([=, this, &end, what = std::move(what)] {
     std::optional<machine::During> over_dp;
-    if (context_.plan.dp > 1) over_dp.emplace(machine::Part::communication, "dp");
-    announce(operation, dtype, count, over ? over->size() : context_.plan.dp);
+    if (context_.plan.most_holders() > 1) over_dp.emplace(machine::Part::communication, "dp");
+    announce(operation, dtype, count, over ? over->size() : context_.plan.most_holders());
     try {
       if (context_.transfers_apart())
         end = (over ? over : context_.communicators.dp)->run_apart(job);

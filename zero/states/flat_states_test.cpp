@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <random>
+#include <tuple>
 
 #include "zero/cost/cost.h"
 #include "zero/testing/expected_traffic.h"
@@ -57,6 +58,25 @@ TEST(Layout, ExpertsHaveTheirOwnBucketsAndShards) {
   }
   EXPECT_EQ(layout.in_shards(dense).begin, layout.in_shards(expert).end);
   EXPECT_EQ(layout.own_elements, layout.in_shards(dense).end);
+}
+
+// Of four ranks of a stage with tp 2, all hold each expert whole: rank 2 d + t has shard 2 d + t.
+TEST(Layout, ShardsOfExpertsCountRanksOfTp) {
+  using enum Over;
+  for (const auto& [ep, etp, holders] : {std::tuple(1, 1, 4), {2, 1, 2}, {1, 4, 1}})
+    for (const int tp_rank : {0, 1}) {
+      GradientPlan plan{1, Dtype::float32, Dtype::float32, 2, 1, 2, {}, ep, etp, tp_rank};
+      plan.rows = {row("dense", 100, {dp}, 1), row("expert", 200, {edp}, 1)};
+      plan.rows[1].expert = true;
+      const Layout layout = zero::layout(plan);
+      const Bucket &expert = layout.buckets[0], &dense = layout.buckets[1];
+      EXPECT_EQ(expert.shards, holders);
+      EXPECT_EQ(expert.range.size() % (64 * holders), 0);
+      for (const int dp_rank : {0, 1}) {
+        EXPECT_EQ(layout.index(expert, dp_rank), (2 * dp_rank + tp_rank) * holders / 4);
+        EXPECT_EQ(layout.index(dense, dp_rank), dp_rank);
+      }
+    }
 }
 
 TEST(Layout, SegmentsPaddingAndOrder) {

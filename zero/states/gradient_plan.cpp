@@ -39,9 +39,13 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
                     grid.size(Axis::pp),
                     grid.size(Axis::dp) * grid.size(Axis::cp),
                     {},
-                    experts.ep};
-  if (plan.ep < 1 || plan.dp % plan.ep != 0)
-    machine::reject("gradient plan: ep is {}; expected a divisor of dp {}", plan.ep, plan.dp);
+                    experts.ep,
+                    experts.etp,
+                    grid.coordinate(Axis::tp)};
+  if (plan.expert_ranks() < 1 || plan.tp * plan.dp % plan.expert_ranks() != 0)
+    machine::reject("gradient plan: ep {} x etp {} is {}; expected a divisor of tp {} x dp {}",
+                    plan.ep, plan.etp > 0 ? plan.etp : plan.tp, plan.expert_ranks(), plan.tp,
+                    plan.dp);
   std::set<std::string> seen;
   for (const Parameter* parameter : parameters) {
     if (!seen.insert(parameter->name).second)
@@ -59,8 +63,7 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
     row.dtype = plan.gradient_dtype;
     row.weight_decay = parameter->weight_decay;
     row.frozen = std::find(frozen.begin(), frozen.end(), row.parameter) != frozen.end();
-    row.expert = plan.ep > 1 &&
-                 std::ranges::find(experts.parameters, parameter->name) != experts.parameters.end();
+    row.expert = plan.experts_apart() && placement.is_of_expert();
     const bool wanted[] = {placement.tied_over_pp, placement.gradient_partial_over_tp, !row.expert,
                            row.expert};
     for (const Over over : all_overs) {
@@ -70,7 +73,7 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
     if (placement.block)
       row.replicas *= placement.block->copies;
     else if (placement.tp == Spread::replicated)
-      row.replicas *= plan.tp;
+      row.replicas *= placement.parts(plan.tp);
     if (placement.tied_over_pp) row.replicas *= plan.size(Over::embedding);
     plan.rows.push_back(std::move(row));
   }

@@ -7,6 +7,7 @@
 // tokens that count in the whole step (all micro-batches, all data-parallel ranks). So uneven
 // micro-batches, ranks without a token and gradient accumulation need no other factor.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,7 +27,7 @@ enum class Over : unsigned char {
   embedding,  // two opposite stages: a tied embedding has a gradient on both
   tp,         // each rank's gradient covers its part of the tokens (sequence parallelism)
   dp,         // replicas, and the ranks of a context, which have other tokens
-  edp,        // of these, the ranks that hold the same experts
+  edp,        // of the ranks of tp and dp, those that hold the same parts of the same experts
 };
 inline constexpr Over all_overs[] = {Over::embedding, Over::tp, Over::dp, Over::edp};
 std::string_view name(Over over);
@@ -51,16 +52,16 @@ struct GradientRow {
   int replicas = 1;           // ranks of one model replica (tp x pp) that hold the same element
   bool weight_decay = true;
   bool frozen = false;  // not trained: no gradient, no state of the optimizer
-  bool expert = false;  // held by the ranks of edp, not by all of dp
+  bool expert = false;  // held by the ranks of edp, which are not those of dp
   MatrixRow matrix = {};
   bool is_matrix() const { return matrix.columns > 0 && !frozen; }
   bool operator==(const GradientRow&) const = default;
 };
 
-// Neighbours of dp that hold different experts, and the names of this rank's parts of experts.
+// The degrees of experts (layers/experts/expert_groups.h): neighbours of a stage split an expert
+// (etp; 0: as many as tp has), and ep times as many hold different parts.
 struct Experts {
-  int ep = 1;
-  std::vector<std::string> parameters{};
+  int ep = 1, etp = 0;
 };
 
 struct GradientPlan {
@@ -68,9 +69,15 @@ struct GradientPlan {
   Dtype value_dtype{}, gradient_dtype{};
   int tp = 1, pp = 1, dp = 1;
   std::vector<GradientRow> rows;  // in the order of the parameters
-  int ep =
-      1;  // ranks of dp that hold different experts, neighbours (layers/experts/expert_groups.h)
+  int ep = 1, etp = 0;            // of Experts
+  int tp_rank = 0;
 
+  // Ranks of a stage that hold different parts of experts.
+  int expert_ranks() const { return ep * (etp > 0 ? etp : tp); }
+  // Whether the ranks that hold the same part of an expert are not those of dp.
+  bool experts_apart() const { return ep > 1 || (etp > 0 && etp != tp); }
+  // Ranks of the largest group that adds up gradients and shards states.
+  int most_holders() const { return experts_apart() ? std::max(dp, size(Over::edp)) : dp; }
   int size(Over over) const {  // members of that group
     switch (over) {
       case Over::embedding:
@@ -80,7 +87,7 @@ struct GradientPlan {
       case Over::dp:
         return dp;
       case Over::edp:
-        return dp / ep;
+        return tp * dp / expert_ranks();
     }
     return 1;
   }
@@ -88,11 +95,11 @@ struct GradientPlan {
 
 // The plan of a rank of the grid. Parameters need no memory yet. Throws std::invalid_argument for a
 // divisor that is not positive, and for a parameter named twice. Also throws it for a tied
-// parameter on the middle stage, which has no opposite stage, and for ep that does not divide dp.
-// experts: the parameters that only 1/ep of dp hold (the grid's axis ep must be 1). dp of the plan
-// is dp x cp of the grid (machine::Grid::replica_group). frozen: names of parameters that are not
-// trained; an unknown name is an error. gradient_dtype: the dtype in which gradients are added up,
-// that of the values, or float (the default; double for double).
+// parameter on the middle stage, which has no opposite stage, and for ep x etp that does not divide
+// tp x dp. experts: the degrees of the parameters whose placement is of an expert (the grid's axis
+// ep must be 1). dp of the plan is dp x cp of the grid (machine::Grid::replica_group). frozen:
+// names of parameters that are not trained; an unknown name is an error. gradient_dtype: the dtype
+// in which gradients are added up, that of the values, or float (the default; double for double).
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen = {},

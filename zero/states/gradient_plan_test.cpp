@@ -99,9 +99,10 @@ TEST(GradientPlan, RejectsUnsupportedPlans) {
 
 TEST(GradientPlan, ExpertsAreReducedOverTheirHolders) {
   Parameters parameters;
+  parameters.fc.placement.etp = 1;
   const auto plan = [&](int dp, int ep) {
     return gradient_plan(parameters.all(), Dtype::float32, machine::Grid({.dp = dp}, 0), 1, {}, {},
-                         {ep, {"fc"}});
+                         {ep});
   };
   const GradientPlan of_two = plan(4, 2);
   EXPECT_EQ(of_two.size(Over::edp), 2);
@@ -113,6 +114,41 @@ TEST(GradientPlan, ExpertsAreReducedOverTheirHolders) {
   EXPECT_TRUE(plan(4, 4).rows[2].reduce.empty());  // one holder
   EXPECT_FALSE(plan(4, 1).rows[2].expert);
   EXPECT_THROW(plan(4, 3), std::invalid_argument);
+}
+
+// Ranks of tp add up gradients of an expert that they all hold, and norms count it once.
+TEST(GradientPlan, ExpertsWithAnotherDegreeThanTpHaveGroupsOverTp) {
+  Parameters parameters;
+  parameters.embedding.global_shape = {12, 6};
+  const auto plan = [&](int tp, int dp, int ep, int etp, int rank = 0) {
+    parameters.fc.placement.etp = parameters.bias.placement.etp = etp;
+    return gradient_plan(parameters.all(), Dtype::float32,
+                         machine::Grid({.tp = tp, .dp = dp}, rank), 1, {}, {}, {ep, etp});
+  };
+  const auto expect_expert = [](const GradientRow& row, std::int64_t elements, int replicas) {
+    EXPECT_TRUE(row.expert) << row.parameter;
+    EXPECT_EQ(row.elements, elements) << row.parameter;
+    EXPECT_EQ(row.replicas, replicas) << row.parameter;
+  };
+  const GradientPlan whole = plan(2, 3, 1, 1, 3);
+  EXPECT_EQ(whole.tp_rank, 1);
+  EXPECT_EQ(whole.size(Over::edp), 6);
+  EXPECT_EQ(whole.most_holders(), 6);
+  EXPECT_EQ(whole.rows[2].reduce, std::vector{Over::edp});
+  EXPECT_EQ(whole.rows[0].reduce, std::vector{Over::dp});
+  expect_expert(whole.rows[2], 48, 1);
+  expect_expert(whole.rows[3], 6, 1);  // a bias: every rank of edp has the whole sum
+  const GradientPlan halves = plan(4, 1, 1, 2);
+  EXPECT_EQ(halves.size(Over::edp), 2);
+  expect_expert(halves.rows[2], 24, 1);
+  expect_expert(halves.rows[3], 6, 2);
+  const GradientPlan wider = plan(1, 4, 1, 2);
+  EXPECT_EQ(wider.most_holders(), 4);
+  expect_expert(wider.rows[2], 24, 1);
+  EXPECT_FALSE(plan(2, 2, 1, 2).experts_apart());  // etp is tp
+  EXPECT_EQ(plan(2, 2, 1, 2).most_holders(), 2);
+  EXPECT_TRUE(plan(2, 1, 2, 1).rows[2].reduce.empty());  // one holder
+  EXPECT_THROW(plan(2, 2, 3, 1), std::invalid_argument);
 }
 
 }  // namespace

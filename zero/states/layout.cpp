@@ -181,6 +181,8 @@ Layout layout(const GradientPlan& plan, const LayoutOptions& options) {
                     options.chunks.size(), plan.rows.size());
   Layout result;
   result.shards = plan.dp;
+  result.tp = plan.tp;
+  result.tp_rank = plan.tp_rank;
   result.offsets.resize(plan.rows.size());
   result.bucket_of.resize(plan.rows.size());
   result.buckets = cut(plan, options);

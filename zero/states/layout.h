@@ -83,13 +83,18 @@ struct Layout {
   std::vector<Segment> segments;
   std::vector<Bucket> buckets;
   int shards = 1;                                         // dp
+  int tp = 1, tp_rank = 0;                                // of the plan
   std::int64_t own_elements = 0, own_value_elements = 0;  // of one rank's shards
 
   std::int64_t shard_elements(const Bucket& bucket) const {
     return bucket.range.size() / bucket.shards;
   }
-  // Returns the shard of a rank of dp. Neighbours have different experts.
-  int index(const Bucket& bucket, int dp_rank) const { return dp_rank / (shards / bucket.shards); }
+  // Returns the shard of a rank of dp at this rank's place in tp. Neighbours of a stage have
+  // different parts of experts.
+  int index(const Bucket& bucket, int dp_rank) const {
+    if (bucket.over == Over::dp) return dp_rank;
+    return (dp_rank * tp + tp_rank) / (shards * tp / bucket.shards);
+  }
   // The shard of a bucket in the flat buffers.
   Range shard(const Bucket& bucket, int dp_rank) const {
     const std::int64_t begin = bucket.range.begin + shard_elements(bucket) * index(bucket, dp_rank);

@@ -104,7 +104,7 @@ struct MoeUnit {
   Context& context_;
   harness::PeakMeter memory_;
   layers::ExpertGroups groups_;
-  Communicator experts_, etp_, edp_, all_, alone_;
+  Communicator experts_, edp_, all_, alone_;
   layers::MoeLayer layer_;
   layers::MoeLayer::Saved saved_;
   Whole whole_;
@@ -173,12 +173,11 @@ MoeUnit::MoeUnit(const Case& c, Context& context)
       memory_(context.device.ledger()),
       groups_(layers::expert_groups(context.group, c.degrees())),
       experts_(context.world, groups_.experts, c.transport),
-      etp_(context.world, groups_.etp, c.transport),
       edp_(context.world, groups_.edp, c.transport),
       all_(context.world, context.group, c.transport),
       alone_(context.world, machine::Group{"alone", {context.world.rank()}, 0},
              Transport::shared_memory),
-      layer_({context.device, alone_, c.dtype}, {experts_, etp_}, "moe", c.config()),
+      layer_({context.device, alone_, c.dtype}, {experts_, c.etp}, "moe", c.config()),
       whole_(whole_values()) {
   x_ = own_rows(whole_.values.x);
   d_y_ = own_rows(whole_.values.d_y);
@@ -187,8 +186,7 @@ MoeUnit::MoeUnit(const Case& c, Context& context)
   const double stddev = 1 / std::sqrt(c.hidden_size);
   const layers::Initializer initializer{context.seed, stddev, 1 / std::sqrt(c.ffn_hidden_size), 0.5,
                                         0};
-  initializer.fill(layer_.expert_context(), layer_.expert_parameters());
-  initializer.fill(layer_.own_context(), layer_.replicated_parameters());
+  initializer.fill(layer_.own_context(), layer_.parameters());
   zero_gradients();
   forward();  // makes the routing, which the costs follow from
   context_.device.stream().synchronize();
@@ -256,9 +254,7 @@ std::vector<double> MoeUnit::of_all_ranks(const std::vector<double>& mine) const
 }
 
 void MoeUnit::zero_gradients() {
-  for (Parameter* parameter : layer_.expert_parameters())
-    layers::zero_gradient(layer_.expert_context(), *parameter);
-  for (Parameter* parameter : layer_.replicated_parameters())
+  for (Parameter* parameter : layer_.parameters())
     layers::zero_gradient(layer_.own_context(), *parameter);
 }
 
@@ -343,7 +339,7 @@ void MoeUnit::judge(Judge& judge) {
     for (const auto& [what, tensor] : {std::pair("y", y_), {"d_x", d_x_}})
       judge.same_bits(fmt::format("{} of rank {}", what, rank), hash(tensor));
     for (const Parameter* parameter : layer_.expert_parameters())
-      judge.same_bits(fmt::format("{} of part {}", parameter->name, etp_.rank()),
+      judge.same_bits(fmt::format("{} of part {}", parameter->name, groups_.etp.index),
                       hash(parameter->gradient));
     for (const Parameter* parameter : layer_.replicated_parameters())
       judge.same_bits(parameter->name, hash(parameter->gradient));
@@ -433,7 +429,7 @@ void MoeUnit::judge_results(Judge& judge) {
     for (const Parameter* parameter : parameters()) {
       if (parameter->name != name) continue;
       ++seen;
-      const int part = name.starts_with("moe.experts.") ? etp_.rank() : 0;
+      const int part = name.starts_with("moe.experts.") ? groups_.etp.index : 0;
       judge.exact(name, to_doubles(parameter->value), shard(value, *parameter, part));
       compare("gradient of " + name, to_doubles(parameter->gradient),
               shard(gradient_of(name), *parameter, part),

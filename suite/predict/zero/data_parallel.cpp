@@ -54,6 +54,7 @@ std::vector<Sent> by_closed_form(const TrainingConfig& config, const Cluster& cl
   // width: bytes of a parameter.
   const auto add = [&](Use use, Operation operation, double width, double times) {
     Sent sent{"dp", use, spread(cluster, d, config.degrees.tp)};
+    if (d == 1) sent = {"edp", use, parts.back().group};  // only experts have replicas
     for (const Replicated& one : parts) {
       const double bytes = one.parameters * width;
       sent.bytes += times * sent_bytes(operation, one.ranks, bytes);
@@ -185,15 +186,14 @@ void add(std::vector<GroupTime>& groups, const GroupTime& more) {
 }
 
 std::vector<Replicated> replicated(const TrainingConfig& config, const Cluster& cluster) {
-  const int d = config.shards(), e = config.expert_parallel, t = config.degrees.tp;
-  const double psi =
-      configuration::parameters_of_rank(config.model, config.degrees, config.expert_parallel);
-  if (e == 1) return {{psi, d, spread(cluster, d, t)}};
+  const int d = config.shards(), t = config.degrees.tp, holders = config.expert_shards();
+  const double psi = configuration::parameters_of_rank(config);
+  if (!config.experts_apart()) return {{psi, d, spread(cluster, d, t)}};
   const layers::MoeParameters each = moe_parameters(config.model.mixture(), expert_degrees(config));
   const double experts =
       as_double(config.model.moe_layers()) / config.degrees.pp * as_double(each.of_experts);
   return {{psi - experts, d, spread(cluster, d, t)},
-          {experts, d / e, spread(cluster, d / e, t * e)}};
+          {experts, holders, spread(cluster, holders, expert_degrees(config).ranks())}};
 }
 
 double updated_elements(const TrainingConfig& config, const std::vector<Replicated>& parts) {
@@ -212,12 +212,12 @@ DataParallel data_parallel(const TrainingConfig& config, const Cluster& cluster,
                            const Software& software, int stage, const StageSeconds& seconds,
                            const std::vector<Replicated>& parts) {
   DataParallel out;
-  const bool usual_stage_3 = config.zero.stage == 3 && config.shards() > 1 &&
+  const bool usual_stage_3 = config.zero.stage == 3 && config.most_shards() > 1 &&
                              config.model.layers / config.degrees.pp <= most_declared_layers;
   const bool declares =
       sends_by_declaration(config) || (usual_stage_3 && is_step(config, cluster, software));
   if (declares) out.declared = zero_calls(config, cluster, software, stage);
-  if (!declares && config.shards() == 1) return out;
+  if (!declares && config.most_shards() == 1) return out;
   const std::vector<Sent> all = declares ? by_declaration(config, cluster, software, *out.declared)
                                          : by_closed_form(config, cluster, software, parts);
   // Hides the communication of some uses beside computing, except for the last of its buckets.

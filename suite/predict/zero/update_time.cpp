@@ -10,6 +10,7 @@
 #include "machine/device/dynamic_codes/adamw_8bit.h"
 #include "suite/predict/kernel_time.h"
 #include "zero/matrices/muon.h"
+#include "zero/stages/step.h"
 
 namespace suite::predict {
 namespace {
@@ -115,7 +116,7 @@ double update_seconds(const TrainingConfig& config, const Cluster& cluster,
   const double elements = kept * updated_elements(config, parts, dp);
   const std::string& rule = config.optimizer.type;
   if (!dp.declared || (rule != "muon" && rule != "adafactor")) return time(elements, states);
-  const bool sharded = config.zero.stage > 0 && dp.declared->declared.plan.dp > 1;
+  const bool sharded = zero::is_sharded(config.zero.stage, dp.declared->declared.plan);
   const zero::Layout& layout = dp.declared->declared.layout;
   double of_matrices = 0;
   for (const zero::Bucket& bucket : layout.buckets)

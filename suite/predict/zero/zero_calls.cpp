@@ -11,6 +11,7 @@
 #include "suite/trainer/validation.h"
 #include "zero/matrices/muon.h"
 #include "zero/one_bit/one_bit_momenta.h"
+#include "zero/stages/step.h"
 
 namespace suite::predict {
 namespace {
@@ -27,7 +28,7 @@ TrainingConfig as_step(TrainingConfig config, const Cluster& cluster, const Soft
   }
   // The cluster has the rates, and the software the overlap.
   config.transport = transport;
-  if (config.expert_parallel > 1) config.zero.overlap_comm = false;
+  if (config.experts_apart()) config.zero.overlap_comm = false;
   const machine::Dtype dtype = config.precision.dtype;
   const TrainingConfig::Zero& zero = config.zero;
   const bool named = !zero.communication_data_type.empty() || !zero.grad_accum_dtype.empty(),
@@ -50,9 +51,10 @@ int busiest_rank(const configuration::DeclaredStage& declared, bool sharded) {
       const auto at = static_cast<std::size_t>(row);
       const std::int64_t of_row = declared.plan.rows[at].elements,
                          first = layout.offsets[at] - bucket.range.begin;
-      for (std::int64_t i = first / shard; i <= (first + of_row - 1) / shard; ++i)
-        for (int rank = 0; rank < layout.shards / bucket.shards; ++rank)
-          elements[static_cast<std::size_t>(i * (layout.shards / bucket.shards) + rank)] += of_row;
+      for (int rank = 0; rank < layout.shards; ++rank)
+        if (const int i = layout.index(bucket, rank);
+            first / shard <= i && i <= (first + of_row - 1) / shard)
+          elements[static_cast<std::size_t>(rank)] += of_row;
     }
   }
   return static_cast<int>(std::ranges::max_element(elements) - elements.begin());
@@ -97,7 +99,7 @@ ZeroCalls zero_calls(const TrainingConfig& config, const Cluster& cluster, const
   const auto& [schedules, plan, parts, layout, selected, passes] = out.declared;
   out.options.rule =
       zero::rule_after(out.options.rule, zero::freeze_step(out.options.rule).value_or(0) + 1);
-  const bool sharded = run.zero.stage > 0 && plan.dp > 1;
+  const bool sharded = zero::is_sharded(run.zero.stage, plan);
   if (run.optimizer.type == "muon") out.dp_rank = busiest_rank(out.declared, sharded);
   out.calls = zero::expected_calls(run.zero.stage, plan, layout, out.options, passes, selected,
                                    out.dp_rank);
@@ -112,6 +114,7 @@ void check_frozen(const TrainingConfig& config) {
   TrainingConfig whole = config;
   whole.degrees = {};
   whole.expert_parallel = 1;
+  whole.expert_tensor_parallel.reset();
   whole.activations = {};
   whole.pipeline = {};
   std::vector<std::string> names;
@@ -154,7 +157,7 @@ Spread spread_of(const TrainingConfig& config, const Cluster& cluster, std::stri
   const int t = degrees.tp, of_stage = t * degrees.cp * degrees.dp;
   const int stride = group == "tp" || group == "fp8"         ? 1
                      : group == "pp" || group == "embedding" ? of_stage
-                     : group == "edp"                        ? t * config.expert_parallel
+                     : group == "edp"                        ? expert_degrees(config).ranks()
                      : group == "qgz_far"                    ? of_stage / ranks
                                                              : t;
   return spread(cluster, ranks, stride);

@@ -6,8 +6,8 @@ from statistics import median
 
 # Axes that have a name of their own in the field's figures.
 SHORT = {"tensor-model-parallel-size": "TP", "pipeline-model-parallel-size": "PP", "data-parallel-size": "DP",
-         "context-parallel-size": "CP", "expert-model-parallel-size": "EP", "zero-stage": "ZeRO",
-         "micro-batch-size": "micro-batch", "global-batch-size": "global batch"}
+         "context-parallel-size": "CP", "expert-model-parallel-size": "EP", "expert-tensor-parallel-size": "ETP",
+         "zero-stage": "ZeRO", "micro-batch-size": "micro-batch", "global-batch-size": "global batch"}
 UNITS_OF_TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 SCHEMA = "shardmark-run/"
 
