@@ -27,7 +27,10 @@ TEST(Placement, PartsOfAnExpertAreThoseOfEtp) {
     const Placement placement{.tp = Spread::sharded, .dim = 0, .etp = etp, .etp_rank = etp_rank};
     EXPECT_EQ(placement.parts(2), etp);
     EXPECT_EQ(placement.part(1), etp_rank);
-    Parameter parameter{.name = "w", .global_shape = {12, 8}, .placement = placement};
+    Parameter parameter;
+    parameter.name = "w";
+    parameter.global_shape = {12, 8};
+    parameter.placement = placement;
     const Shape local = Parameter::local_shape("w", {12, 8}, placement, 2);
     EXPECT_EQ(local, (Shape{rows, 8}));
     parameter.value =
@@ -58,7 +61,10 @@ TEST(Placement, RejectsADegreeThatDoesNotDivide) {
 TEST(Placement, ShardsOfARandomMatrixFitTogether) {
   const auto device = machine::make_host_device();
   const auto make = [&](Placement placement, int tp, int tp_rank) {
-    Parameter parameter{.name = "w", .global_shape = {12, 8}, .placement = placement};
+    Parameter parameter;
+    parameter.name = "w";
+    parameter.global_shape = {12, 8};
+    parameter.placement = placement;
     parameter.value = machine::Tensor(*device, machine::Dtype::float32,
                                       Parameter::local_shape("w", {12, 8}, placement, tp),
                                       machine::Category::parameters);

@@ -181,10 +181,12 @@ void Fp8Products::weight_gradient(const Tensor& x, const Tensor& d_y, const Tens
   const auto gradient = gradient_scales_.extract(d_y.data());
   if (gathered.empty() && gradient.empty())
     throw std::logic_error("Fp8Products: a weight gradient without its input gradient");
-  if (!d_weight) return;
+  // Frozen: as without codes, the gather runs, which is counted.
+  if (!d_weight && gathers_ != Gathers::input) return;
   const Quantized of_x = encode(*input_, x, input.mapped(), Along::rows, gathers_ == Gathers::input,
-                                Category::buffers),
-                  of_d_y = gathered.empty() ? encode(*gradient_, d_y, gradient.mapped(),
+                                Category::buffers);
+  if (!d_weight) return;
+  const Quantized of_d_y = gathered.empty() ? encode(*gradient_, d_y, gradient.mapped(),
                                                      Along::rows, false, Category::buffers)
                                             : gathered.mapped();
   see("weight_gradient", "x", of_x);

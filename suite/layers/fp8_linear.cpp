@@ -95,8 +95,7 @@ class Fp8Linear {
       {"fp8_time_over_plain", "", Better::lower, Nature::measured,
        "time of products in 8 bits over that of the dtype"},
       {"fp8_library_products", "", Better::higher, Nature::exact,
-       "products of the layer, of 3, that the GPU's library computes from codes; others are "
-       "emulated"}};
+       "products of 3 that a GPU's library computes from codes"}};
 
   static Sweep<Case> sweep() { return fp8_sweep(); }
   static std::string why_not(const Case& c, const Context& context) {

@@ -41,7 +41,7 @@ TEST(NcclTestsJson, HasEveryKeyOfSchema3) {
   EXPECT_EQ(json.at("start_time"), "2026-01-31 23:59:58");
   EXPECT_EQ(json.at("end_time"), "2026-01-31 23:59:59");
   EXPECT_EQ(json.at("args").size(), 2U);
-  EXPECT_EQ(json.at("env").at(0), "NCCL_ALGO=Ring");
+  EXPECT_EQ(json.at("env")[0], "NCCL_ALGO=Ring");
   EXPECT_TRUE(json.at("nccl_version").is_null());
   EXPECT_TRUE(json.at("errors").is_array());
   const Json& config = json.at("config");
@@ -53,7 +53,7 @@ TEST(NcclTestsJson, HasEveryKeyOfSchema3) {
   EXPECT_EQ(config.at("blocking_collectives"), "true");
   EXPECT_EQ(config.at("per_iter_timing"), "false");
   EXPECT_EQ(config.at("parallel_init"), "false");
-  const Json& device = config.at("devices").at(0);
+  const Json& device = config.at("devices")[0];
   EXPECT_EQ(device.at("rank"), 0);
   EXPECT_EQ(device.at("group"), 0);
   EXPECT_EQ(device.at("pid"), 77);
@@ -65,7 +65,7 @@ TEST(NcclTestsJson, HasEveryKeyOfSchema3) {
 
 TEST(NcclTestsJson, HasEveryKeyOfAResult) {
   const Json json = Json::parse(nccl_tests::json(report()));
-  const Json& result = json.at("results").at(0);
+  const Json& result = json.at("results")[0];
   EXPECT_EQ(result.at("size"), 1024);
   EXPECT_EQ(result.at("count"), 128);
   EXPECT_EQ(result.at("type"), "float");
@@ -99,7 +99,7 @@ TEST(NcclTestsJson, HasTheTimesOfGpus) {
   r.rows.front().out_of_place->device_microseconds = 11.5;
   r.arguments.graph_launches = 4;
   const Json json = Json::parse(nccl_tests::json(r));
-  EXPECT_EQ(json.at("results").at(0).at("out_of_place").at("device_time"), 11.5);
+  EXPECT_EQ(json.at("results")[0].at("out_of_place").at("device_time"), 11.5);
   EXPECT_EQ(json.at("config").at("graph"), 4);
 }
 
@@ -112,7 +112,7 @@ TEST(NcclTestsJson, VerdictsFollowTheTotals) {
   const Json json = Json::parse(nccl_tests::json(r));
   EXPECT_EQ(json.at("out_of_bounds").at("okay"), "true");
   EXPECT_EQ(json.at("average_bus_bandwidth").at("okay"), "false");
-  const Json& timing = json.at("results").at(0).at("out_of_place");
+  const Json& timing = json.at("results")[0].at("out_of_place");
   EXPECT_EQ(timing.at("cpu_time"), 12.5);
   EXPECT_FALSE(timing.contains("time"));
   EXPECT_TRUE(timing.at("nwrong").is_null());

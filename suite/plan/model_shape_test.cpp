@@ -26,7 +26,7 @@ TEST(ModelShape, CountsExpertsOfARankExactly) {
     t.batch = {1, 4, 4 / dp};
     t.activations.sequence_parallel = tp > 1;
     const double own = static_cast<double>(
-        layers::stage_parameters_count(t.model, {.tp = tp, .experts = {{ep, etp}}}));
+        layers::stage_parameters_count(t.model, {.tp = tp, .stage = {}, .experts = {{ep, etp}}}));
     EXPECT_EQ(parameters_of_rank(t), own);
     // 4 / ep experts in both layers: 2 * 32 * 128 weights and 128 of 160 biases are split.
     const double experts = 2.0 * 4 / ep * ((2 * 32 * 128 + 128) / etp + 32);

@@ -47,7 +47,8 @@ def kill_all(mark):
 
 # The values of varied axes whose default is not neutral. A change of these defaults does not change the cases of tests.
 PLAIN = {"--dtype": "float", "--transport": "shared_memory", "--optimizer": "adamw", "--schedule": "1f1b", "--model": "tiny",
-         "--cp-comm-type": "p2p", "--cp-placement": "zigzag", "--fp8-recipe": "delayed"}
+         "--cp-comm-type": "p2p", "--cp-placement": "zigzag", "--fp8-recipe": "delayed",
+         "--tensor-parallel-mode": "1d", "--tensor-parallel-product": "summa", "--expert-tensor-parallel-size": "tp"}
 NEUTRAL = {"off", "none", "default", "model", "schedule", "1"}
 
 
