@@ -37,7 +37,7 @@ def commands():
     """(document, words) of each command of the program."""
     for path, text in documents():
         for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 if line.startswith(PROGRAM_WORD):
                     yield path, shlex.split(line, comments=True)[1:]
 

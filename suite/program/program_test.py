@@ -26,7 +26,7 @@ class BadInput(TemporaryFolder):
         self.refused(2, ["rnu"], "unknown command 'rnu'", "'run'")
         self.refused(2, ["run", "al_reduce"], "unknown unit 'al_reduce'", "'all_reduce'")
         self.refused(2, ["run", "all_reduce", "--byts", "8"], "unknown flag '--byts'", "'--bytes'")
-        self.refused(2, ["run", "gpt_step", "--tensor-parallel-mode", "4d"], "tensor-parallel-mode", "'4d'", "'2d'")
+        self.refused(2, ["run", "gpt_step", "--tensor-parallel-mode", "4d"], "tensor-parallel-mode", "'4d'", "'1d'")
         self.refused(2, ["run", "all_reduce", "--dtype", "flot"], "'flot'", "'float'")
         self.refused(2, ["run", "all_reduce", "--algorithm", "rign"], "'rign'", "'ring'")
         self.refused(2, ["run", "--profile", "quik"], "'quik'", "'quick'")
