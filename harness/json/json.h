@@ -135,7 +135,7 @@ class Json {
   const Json& operator[](std::string_view key) const { return at(key); }
   const Json& at(std::string_view key) const;
   const Json& at(std::nullptr_t) const = delete;  // at(0): elements are found by [0]
-  const Json* find(std::string_view key) const;  // null: there is none
+  const Json* find(std::string_view key) const;   // null: there is none
   // A value below, by its keys and indices: "/ranks/0/host".
   const Json* find_path(std::string_view path) const;
   bool contains(std::string_view key) const { return find(key) != nullptr; }

@@ -55,7 +55,7 @@ struct StageCase {
   Fp8Options fp8{};
   int amax_ranks = 1;
   int compute_capability = 0;  // of the GPU whose library multiplies codes; 0: they are decoded
-  GridRank grid{};  // of the tp ranks
+  GridRank grid{};             // of the tp ranks
 
   // Returns the tokens of a micro-batch on this rank.
   std::int64_t tokens(const GptConfig& config) const {
