@@ -99,28 +99,7 @@ class Json {
 
   // The value as a T: bool, a number, text, Json, or a vector or map of them. Throws JsonError.
   template <class T>
-  T get() const {
-    if constexpr (std::same_as<T, Json>) {
-      return *this;
-    } else if constexpr (std::same_as<T, bool>) {
-      return boolean();
-    } else if constexpr (std::integral<T>) {
-      return static_cast<T>(integer());
-    } else if constexpr (std::floating_point<T>) {
-      return static_cast<T>(number());
-    } else if constexpr (std::same_as<T, std::string>) {
-      return text();
-    } else if constexpr (requires { typename T::mapped_type; }) {
-      T all;
-      for (const auto& [key, value] : items())
-        all.emplace(key, value.template get<typename T::mapped_type>());
-      return all;
-    } else {
-      T all;
-      for (const Json& value : *this) all.push_back(value.get<typename T::value_type>());
-      return all;
-    }
-  }
+  T get() const;
   template <class T>
   void get_to(T& value) const {
     value = get<T>();
@@ -196,5 +175,29 @@ struct Json::Member {
   std::string key;
   Json value;
 };
+
+template <class T>
+T Json::get() const {
+  if constexpr (std::same_as<T, Json>) {
+    return *this;
+  } else if constexpr (std::same_as<T, bool>) {
+    return boolean();
+  } else if constexpr (std::integral<T>) {
+    return static_cast<T>(integer());
+  } else if constexpr (std::floating_point<T>) {
+    return static_cast<T>(number());
+  } else if constexpr (std::same_as<T, std::string>) {
+    return text();
+  } else if constexpr (requires { typename T::mapped_type; }) {
+    T all;
+    for (const auto& [key, value] : items())
+      all.emplace(key, value.template get<typename T::mapped_type>());
+    return all;
+  } else {
+    T all;
+    for (const Json& value : *this) all.push_back(value.get<typename T::value_type>());
+    return all;
+  }
+}
 
 }  // namespace harness

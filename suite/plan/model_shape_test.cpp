@@ -29,10 +29,11 @@ TEST(ModelShape, CountsExpertsOfARankExactly) {
         layers::stage_parameters_count(t.model, {.tp = tp, .stage = {}, .experts = {{ep, etp}}}));
     EXPECT_EQ(parameters_of_rank(t), own);
     // 4 / ep experts in both layers: 2 * 32 * 128 weights and 128 of 160 biases are split.
-    const double experts = 2.0 * 4 / ep * ((2 * 32 * 128 + 128) / etp + 32);
+    const int of_expert = (2 * 32 * 128 + 128) / etp + 32, replicas = tp * dp / ep / etp;
+    const double experts = 2.0 * 4 / ep * of_expert;
     EXPECT_EQ(expert_parameters_of_rank(t), experts);
     EXPECT_DOUBLE_EQ(held(t, {Counting::paper, 1}, {}).gpu.optimizer,
-                     12 * ((own - experts) / dp + experts / (tp * dp / ep / etp)));
+                     12 * ((own - experts) / dp + experts / replicas));
   }
 }
 
