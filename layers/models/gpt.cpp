@@ -136,13 +136,6 @@ void GptStage::zero_gradients() {
   for (Parameter* parameter : parameters()) zero_gradient(context_, *parameter);
 }
 
-template <class Work>
-void GptStage::use(const Parameters& parameters, const Work& work) const {
-  observer_.before_use(parameters);
-  work();
-  observer_.after_use(parameters);
-}
-
 GptStage::Saved& GptStage::saved(int micro_batch) {
   const auto found = saved_.find(micro_batch);
   if (found == saved_.end())

@@ -79,11 +79,9 @@ class GptStage final : public ModelStage {
   void initialize(const Initializer& initializer) override;
   void zero_gradients();
 
-  void observe(StageObserver observer) override { observer_ = std::move(observer); }
   void set_vocabulary(std::int64_t vocabulary) override {
     if (head_) head_->set_vocabulary(vocabulary);
   }
-  void set_loss_scale(double scale) override { loss_scale_ = scale; }
 
   void forward(int micro_batch, const TokenBatch& batch, const Tensor& in,
                const Tensor& out) override;
@@ -119,15 +117,12 @@ class GptStage final : public ModelStage {
   // begun: backward_input has added to some of the gradients.
   void block_weights(Saved& saved, std::size_t block, bool begun = false);
   void embedding_weights(Saved& saved);
-  template <class Work>
-  void use(const Parameters& parameters, const Work& work) const;
 
   GptConfig config_;
   ActivationOptions options_;
   Context context_;
   Checkpoints checkpoints_;
   StageIndex stage_;
-  double loss_scale_ = 1;
   bool has_own_table_ = false;              // the head's table is not the embedding's
   std::optional<Parameter> table_;          // on the first stage, and tied on the last
   std::optional<Parameter> output_weight_;  // on the last stage, if untied
@@ -138,7 +133,6 @@ class GptStage final : public ModelStage {
   std::vector<LayerGroup> groups_;
   std::optional<OutputHead> head_;
   std::map<int, Saved> saved_;
-  StageObserver observer_;
 };
 
 }  // namespace layers

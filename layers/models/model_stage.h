@@ -2,8 +2,10 @@
 // A model, or one stage of it in a pipeline, as the training step drives it. GptStage (gpt.h)
 // shards it in one dimension, GridGptStage (grids/grid_gpt.h) over a grid of ranks.
 
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "layers/gpt_config.h"
@@ -55,10 +57,10 @@ class ModelStage {
   // Fills the values; allocates empty tensors.
   virtual void initialize(const Initializer& initializer) = 0;
 
-  virtual void observe(StageObserver observer) = 0;
+  void observe(StageObserver observer) { observer_ = std::move(observer); }
+  void set_loss_scale(double scale) { loss_scale_ = scale; }
   // The number of rows of the table that are tokens, not padding (output_head.h).
   virtual void set_vocabulary(std::int64_t vocabulary) = 0;
-  virtual void set_loss_scale(double scale) = 0;
 
   // in: empty on the first stage. out: on the last stage one double, the sum of the losses.
   virtual void forward(int micro_batch, const TokenBatch& batch, const Tensor& in,
@@ -71,6 +73,18 @@ class ModelStage {
   virtual void backward_weights(int micro_batch) = 0;
 
   virtual Checkpoints::Moved checkpoints_moved() const { return {}; }
+
+ protected:
+  // Calls work(), which uses the values of these parameters.
+  template <class Work>
+  void use(const Parameters& parameters, const Work& work) const {
+    observer_.before_use(parameters);
+    work();
+    observer_.after_use(parameters);
+  }
+
+  StageObserver observer_;
+  double loss_scale_ = 1;
 };
 
 }  // namespace layers

@@ -62,6 +62,19 @@ Trained train(Trainer& trainer, int last) {
   return trained;
 }
 
+// Saves what a checkpoint holds, or without one the states after half of the steps.
+void save_again(const TrainingConfig& config, const std::string& from, const std::string& to) {
+  machine::run_ranks(config.degrees.ranks(), [&](machine::World& world) {
+    const Corpus corpus = Corpus::generated(config.seed);
+    Trainer trainer(world, world.group(), world.device(), config, corpus);
+    if (from.empty())
+      train(trainer, half_way);
+    else
+      load_checkpoint(from, trainer);
+    save_checkpoint(trainer, to, checkpoint_keys(config, corpus));
+  });
+}
+
 // The checksums of all pieces.
 std::map<std::string, std::uint32_t> pieces(const std::string& folder) {
   const zero::Checkpoint checkpoint = open_checkpoint(folder);
@@ -268,15 +281,7 @@ TEST(TrainingCheckpoint, ExpertsMoveToOtherDegrees) {
     config.activations.sequence_parallel = degrees.tp > 1;
     config.zero.overlap_comm = false;
     const std::string name = folder.path(to == 0 ? "saved" : fmt::format("read {}", to));
-    machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
-      const Corpus corpus = Corpus::generated(config.seed);
-      Trainer trainer(world, world.group(), world.device(), config, corpus);
-      if (to == 0)
-        train(trainer, half_way);
-      else
-        load_checkpoint(folder.path("saved"), trainer);
-      save_checkpoint(trainer, name, checkpoint_keys(config, corpus));
-    });
+    save_again(config, to == 0 ? "" : folder.path("saved"), name);
     EXPECT_EQ(whole(name, 256), whole(folder.path("saved"), 256)) << to;
     std::int64_t stored = 0;
     const zero::Checkpoint checkpoint = open_checkpoint(name);
@@ -304,15 +309,7 @@ TEST(TrainingCheckpoint, CodesMoveToOtherShards) {
     TrainingConfig config = places[to];
     if (config.degrees.dp == 3) config.batch.global_batch_size = 9;
     const std::string name = folder.path(to == 0 ? "saved" : "read");
-    machine::run_ranks(config.degrees.ranks(), [&](machine::World& world) {
-      const Corpus corpus = Corpus::generated(config.seed);
-      Trainer trainer(world, world.group(), world.device(), config, corpus);
-      if (to == 0)
-        train(trainer, half_way);
-      else
-        load_checkpoint(folder.path("saved"), trainer);
-      save_checkpoint(trainer, name, checkpoint_keys(config, corpus));
-    });
+    save_again(config, to == 0 ? "" : folder.path("saved"), name);
     EXPECT_EQ(whole(name, 256), whole(folder.path("saved"), 256)) << to;
   }
   EXPECT_TRUE(

@@ -89,8 +89,7 @@ void validate_experts(const TrainingConfig& config) {
   const int ep = config.expert_parallel, etp = config.expert_tensor(), tp = config.degrees.tp;
   if (!config.model.has_experts() && (ep > 1 || etp != tp))
     throw std::invalid_argument(
-        fmt::format("expert-{}-parallel-size is {}; expected {} without "
-                    "num-experts",
+        fmt::format("expert-{}-parallel-size is {}; expected {} without num-experts",
                     ep > 1 ? "model" : "tensor", ep > 1 ? ep : etp, ep > 1 ? 1 : tp));
   if (!config.model.has_experts()) return;
   config.model.mixture().validate(ep, etp);

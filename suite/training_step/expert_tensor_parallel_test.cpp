@@ -8,6 +8,7 @@
 
 #include "suite/configuration/models.h"
 #include "suite/testing/file_case.h"
+#include "suite/testing/why_no_step.h"
 #include "suite/trainer/trainer.h"
 #include "suite/trainer/validation.h"
 
@@ -37,16 +38,6 @@ TrainingConfig config_of(const Place& place) {
   config.zero.reduce_bucket_size = 5'000;
   config.zero.param_persistence_threshold = 100;
   return config;
-}
-
-std::string why_not(const TrainingConfig& config) {
-  try {
-    validate(config);
-  } catch (const std::invalid_argument& error) {
-    EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos) << error.what();
-    return error.what();
-  }
-  return "accepted";
 }
 
 struct Numbers {
@@ -94,22 +85,22 @@ TEST(ExpertTensorParallel, StepsDoNotDependOnIt) {
 }
 
 TEST(ExpertTensorParallel, RefusalsNameTheDegreeAndTheReason) {
-  EXPECT_EQ(why_not(config_of({{.tp = 2}, 1, 1})), "accepted");
-  EXPECT_EQ(why_not(config_of({{.tp = 2}, 3, 1})),
+  EXPECT_EQ(why_no_step(config_of({{.tp = 2}, 1, 1})), "accepted");
+  EXPECT_EQ(why_no_step(config_of({{.tp = 2}, 3, 1})),
             "expert-model-parallel-size is 3; expected a divisor of num-experts 4 (example: 4)");
-  EXPECT_EQ(why_not(config_of({{.tp = 2, .dp = 3}, 4, 1})),
+  EXPECT_EQ(why_no_step(config_of({{.tp = 2, .dp = 3}, 4, 1})),
             "expert-model-parallel-size 4 x expert-tensor-parallel-size 1 is 4; expected a divisor "
             "of tensor- x context- x data-parallel-size 6");
-  expect_words(why_not(config_of({{.dp = 3}, 1, 3})),
+  expect_words(why_no_step(config_of({{.dp = 3}, 1, 3})),
                {"expert-tensor-parallel-size is 3; expected a divisor of moe-ffn-hidden-size 128"});
   TrainingConfig dense = config_of({{.tp = 2}, 1, 1});
   set_model(dense, "tiny");
-  EXPECT_EQ(why_not(dense), "expert-tensor-parallel-size is 1; expected 2 without num-experts");
+  EXPECT_EQ(why_no_step(dense), "expert-tensor-parallel-size is 1; expected 2 without num-experts");
   const auto with = [](auto change) {
     TrainingConfig config = config_of({{.tp = 2, .dp = 2}, 1, 1});
     config.precision.dtype = machine::Dtype::float32;
     change(config);
-    return why_not(config);
+    return why_no_step(config);
   };
   EXPECT_EQ(with([](TrainingConfig& c) { c.zero.overlap_comm = true; }),
             "expert-tensor-parallel-size requires overlap_comm off, because gradients of experts "

@@ -10,6 +10,7 @@
 #include "suite/checkpoint/training_checkpoint.h"
 #include "suite/configuration/models.h"
 #include "suite/testing/file_case.h"
+#include "suite/testing/why_no_step.h"
 #include "suite/trainer/trainer.h"
 #include "suite/trainer/validation.h"
 #include "suite/training_step/curve_keys.h"
@@ -28,16 +29,6 @@ TrainingConfig trained(const std::string& model, SparseMode mode, int sequence =
   config.precision.dtype = machine::Dtype::float64;
   config.batch = {.micro_batch_size = 2, .global_batch_size = 4};
   return config;
-}
-
-std::string why_not(const TrainingConfig& config) {
-  try {
-    validate(config);
-  } catch (const std::invalid_argument& error) {
-    EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos) << error.what();
-    return error.what();
-  }
-  return "accepted";
 }
 
 std::vector<double> losses(const TrainingConfig& config) {
@@ -85,28 +76,28 @@ TEST(SparseStep, CheckpointsAndCurvesHaveTheKeysOfTheLayout) {
 }
 
 TEST(SparseStep, RefusalsNameTheReason) {
-  EXPECT_EQ(why_not(trained("tiny", SparseMode::fixed)), "accepted");
-  expect_words(why_not(trained("t5_tiny", SparseMode::fixed)),
+  EXPECT_EQ(why_no_step(trained("tiny", SparseMode::fixed)), "accepted");
+  expect_words(why_no_step(trained("t5_tiny", SparseMode::fixed)),
                {"sparse_attention requires architecture decoder or encoder"});
   expect_words(
-      why_not(trained("tiny", SparseMode::fixed, 40)),
+      why_no_step(trained("tiny", SparseMode::fixed, 40)),
       {"seq-length is 40; expected a multiple of sparse_attention.block 16 (example: 48)"});
   TrainingConfig config = trained("tiny", SparseMode::bigbird);
   config.model.sparse_direction = "bidirectional";
-  EXPECT_EQ(why_not(config),
+  EXPECT_EQ(why_no_step(config),
             "sparse_attention.attention is bidirectional; expected unidirectional with "
             "architecture decoder");
   config = trained("bert_tiny", SparseMode::bigbird);
   config.model.sparse_direction = "unidirectional";
-  expect_words(why_not(config), {"expected bidirectional with architecture encoder"});
+  expect_words(why_no_step(config), {"expected bidirectional with architecture encoder"});
   config = trained("tiny", SparseMode::fixed);
   config.degrees.cp = 2;
   config.activations.use_flash_attn = true;
-  expect_words(why_not(config),
+  expect_words(why_no_step(config),
                {"sparse_attention.mode fixed requires context-parallel-size 1", "(got 2)"});
   config = trained("tiny", SparseMode::fixed);
   config.model.sparse.pattern.horizontal_global_attention = true;
-  expect_words(why_not(config),
+  expect_words(why_no_step(config),
                {"sparse_attention.horizontal_global_attention requires attention bidirectional"});
 }
 

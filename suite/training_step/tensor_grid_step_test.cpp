@@ -10,6 +10,7 @@
 #include "suite/plan/memory_plan.h"
 #include "suite/testing/file_case.h"
 #include "suite/testing/small_steps.h"
+#include "suite/testing/why_no_step.h"
 #include "suite/trainer/expectations.h"
 #include "suite/trainer/validation.h"
 #include "suite/training_step/curve_keys.h"
@@ -32,16 +33,6 @@ TrainingConfig trained(TensorParallelMode mode, int ranks, int sequences, int de
   return config;
 }
 
-std::string why_not(const TrainingConfig& config) {
-  try {
-    validate(config);
-  } catch (const std::invalid_argument& error) {
-    EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos) << error.what();
-    return error.what();
-  }
-  return "accepted";
-}
-
 // A square of ranks with ZeRO stage 3 over dp, and copies of the parameters on a depth.
 TEST(TensorGridStep, PassesEveryOracle) {
   const harness::AxisFlags square{{"ranks", "4"},
@@ -61,26 +52,26 @@ TEST(TensorGridStep, PassesEveryOracle) {
 
 TEST(TensorGridStep, RefusalsNameTheReason) {
   const TrainingConfig square = trained(two_d, 4, 2);
-  EXPECT_EQ(why_not(square), "accepted");
-  EXPECT_EQ(why_not(trained(two_and_a_half_d, 8, 4, 2)), "accepted");
-  EXPECT_EQ(why_not(trained(three_d, 8, 4)), "accepted");
-  EXPECT_EQ(why_not(trained(two_d, 8, 4)),
+  EXPECT_EQ(why_no_step(square), "accepted");
+  EXPECT_EQ(why_no_step(trained(two_and_a_half_d, 8, 4, 2)), "accepted");
+  EXPECT_EQ(why_no_step(trained(three_d, 8, 4)), "accepted");
+  EXPECT_EQ(why_no_step(trained(two_d, 8, 4)),
             "tensor-parallel-mode 2d requires a square number of ranks (got 8)");
-  EXPECT_EQ(why_not(trained(two_d, 1, 2)),
+  EXPECT_EQ(why_no_step(trained(two_d, 1, 2)),
             "tensor-parallel-mode 2d requires tensor-model-parallel-size 2 or more (got 1)");
-  EXPECT_EQ(why_not(trained(one_d, 4, 2, 2)),
+  EXPECT_EQ(why_no_step(trained(one_d, 4, 2, 2)),
             "tensor-parallel-depth 2 requires tensor-parallel-mode 2.5d (got 1d)");
   TrainingConfig cube = trained(three_d, 8, 4);
   cube.tensor_grid.product = layers::GridMethod::cannon;
-  EXPECT_EQ(why_not(cube),
+  EXPECT_EQ(why_no_step(cube),
             "tensor-parallel-product cannon requires tensor-parallel-mode 2d (got 3d)");
-  EXPECT_EQ(why_not(trained(three_d, 8, 2)),
+  EXPECT_EQ(why_no_step(trained(three_d, 8, 2)),
             "tensor-parallel-mode 3d: micro-batch-size is 2; expected a multiple of 4, so that a "
             "rank has whole sequences");
   const auto refused = [&](const auto& change) {
     TrainingConfig config = square;
     change(config);
-    return why_not(config);
+    return why_no_step(config);
   };
   using Config = TrainingConfig&;
   EXPECT_EQ(refused([](Config c) { c.activations.use_flash_attn = false; }),

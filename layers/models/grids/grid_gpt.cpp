@@ -173,13 +173,6 @@ void GridGptStage::zero_gradients() {
     static_cast<GridParameter*>(parameter)->zero_gradient(context_);
 }
 
-template <class Work>
-void GridGptStage::use(const Parameters& parameters, const Work& work) const {
-  observer_.before_use(parameters);
-  work();
-  observer_.after_use(parameters);
-}
-
 GridGptStage::Saved& GridGptStage::saved(int micro_batch) {
   const auto found = saved_.find(micro_batch);
   if (found == saved_.end())

@@ -48,11 +48,9 @@ class GridGptStage final : public ModelStage {
   void initialize(const Initializer& initializer) override;
   void zero_gradients();
 
-  void observe(StageObserver observer) override { observer_ = std::move(observer); }
   void set_vocabulary(std::int64_t vocabulary) override {
     if (head_) head_->set_vocabulary(vocabulary);
   }
-  void set_loss_scale(double scale) override { loss_scale_ = scale; }
 
   void forward(int micro_batch, const TokenBatch& batch, const Tensor& in,
                const Tensor& out) override;
@@ -77,14 +75,11 @@ class GridGptStage final : public ModelStage {
   void head_weights(Saved& saved);
   void block_weights(Saved& saved, std::size_t block);
   void embedding_weights(Saved& saved);
-  template <class Work>
-  void use(const Parameters& parameters, const Work& work) const;
 
   GptConfig config_;
   GridContext context_;
   int sequences_;
   StageIndex stage_;
-  double loss_scale_ = 1;
   bool has_own_table_ = false;                       // the head's table is not the embedding's
   std::optional<GridEmbedding> tokens_, positions_;  // on the first stage
   std::optional<GridParameter> table_;               // on the last stage, if it has its own
@@ -92,7 +87,6 @@ class GridGptStage final : public ModelStage {
   std::optional<GridOutputHead> head_;
   Tensor position_of_row_;  // int32, of the embedding's rows
   std::map<int, Saved> saved_;
-  StageObserver observer_;
 };
 
 }  // namespace layers
