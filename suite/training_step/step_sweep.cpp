@@ -345,7 +345,7 @@ void add_8_bit_slices(harness::Sweep<TrainingCase>& sweep) {
                  Variations{vary("schedule", {"zb_h1"})})
       .slice(usual, name,
              in_8_bits("tiny", "e4m3", "tensorwise") + grids({4}, {2}, {1}, {2}) + rows_cut +
-                 Variations{vary("zero-stage", {"2"})})
+                 Variations{vary("zero-stage", {"2"}), vary("freeze", {"blocks.0.*"})})
       .slice(usual, name,
              in_8_bits("tiny", "hybrid", "blockwise") + grids({2}, {2}, {1}, {1}) +
                  Variations{vary("recompute-granularity", {"selective"})})
