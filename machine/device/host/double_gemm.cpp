@@ -4,15 +4,16 @@
 #include <cstring>
 #include <vector>
 
+#include "machine/device/host/tile.h"
+
 namespace machine::host {
 namespace {
 
-// Eight doubles. The compiler maps them to the processor's vectors.
-using Lanes = double __attribute__((vector_size(64)));
-constexpr std::int64_t lanes = 8;
-constexpr std::int64_t tile_rows = 6, tile_cols = 2 * lanes;  // 12 accumulators
-// A panel of b (20 KiB) stays in the L1 cache, a block of a (120 KiB) in the L2 cache.
-constexpr std::int64_t depth = 160, block_rows = 16 * tile_rows, block_cols = 64 * tile_cols;
+// One vector of the processor: GCC 12 keeps wider ones in memory, which took six times as long.
+using Lanes = Vector<double>;
+constexpr std::int64_t rows_of_tile = tile_rows, cols_of_tile = 2 * lanes<double>;
+// A panel of b (at most 20 KiB) stays in the L1 cache, a block of a (120 KiB) in the L2 cache.
+constexpr std::int64_t depth = 160, block_rows = 16 * rows_of_tile, block_cols = 64 * cols_of_tile;
 
 struct Doubles {
   const double* data;
@@ -46,18 +47,18 @@ void pack(const Doubles& x, std::int64_t rows, std::int64_t deep, std::int64_t t
 void multiply_tile(const double* left, const double* right, std::int64_t deep, double alpha,
                    double beta, double* c, std::int64_t row_stride, std::int64_t rows,
                    std::int64_t cols) {
-  Lanes sums[tile_rows][2] = {};
-  for (std::int64_t k = 0; k < deep; ++k, left += tile_rows, right += tile_cols) {
+  Lanes sums[rows_of_tile][2] = {};
+  for (std::int64_t k = 0; k < deep; ++k, left += rows_of_tile, right += cols_of_tile) {
     Lanes line[2];
     std::memcpy(line, right, sizeof line);
 #pragma GCC unroll 6
-    for (std::int64_t i = 0; i < tile_rows; ++i) {
+    for (std::int64_t i = 0; i < rows_of_tile; ++i) {
       sums[i][0] += left[i] * line[0];
       sums[i][1] += left[i] * line[1];
     }
   }
   for (std::int64_t i = 0; i < rows; ++i) {
-    double values[tile_cols];
+    double values[cols_of_tile];
     std::memcpy(values, sums[i], sizeof values);
     double* out = c + i * row_stride;
     // With beta 0, the previous c is unused and may be NaN.
@@ -68,7 +69,8 @@ void multiply_tile(const double* left, const double* right, std::int64_t deep, d
 
 void multiply_one(const Doubles& a, const Doubles& b, double* c, const Matrix& shape,
                   std::int64_t inner, double alpha, double beta, int threads) {
-  std::vector<double> right(depth * std::min(block_cols, shape.cols + tile_cols));
+  const auto deepest = std::min(depth, inner);
+  std::vector<double> right(deepest * std::min(block_cols, shape.cols + cols_of_tile));
   const Doubles columns{b.data, b.col_stride, b.row_stride};  // the columns of b as rows
   for (std::int64_t k = 0; k < inner; k += depth) {
     const std::int64_t deep = std::min(depth, inner - k);
@@ -78,19 +80,19 @@ void multiply_one(const Doubles& a, const Doubles& b, double* c, const Matrix& s
 #pragma omp parallel num_threads(threads) if (threads > 1)
       {
 #pragma omp for schedule(static)
-        for (std::int64_t col = 0; col < wide; col += tile_cols)
+        for (std::int64_t col = 0; col < wide; col += cols_of_tile)
           pack({columns.at(j + col, k), columns.row_stride, columns.col_stride},
-               std::min(tile_cols, wide - col), deep, tile_cols, right.data() + col * deep);
-        std::vector<double> left(depth * block_rows);
+               std::min(cols_of_tile, wide - col), deep, cols_of_tile, right.data() + col * deep);
+        std::vector<double> left(deepest * std::min(block_rows, shape.rows + rows_of_tile));
 #pragma omp for schedule(dynamic)
         for (std::int64_t i = 0; i < shape.rows; i += block_rows) {
           const std::int64_t high = std::min(block_rows, shape.rows - i);
-          pack({a.at(i, k), a.row_stride, a.col_stride}, high, deep, tile_rows, left.data());
-          for (std::int64_t col = 0; col < wide; col += tile_cols)
-            for (std::int64_t row = 0; row < high; row += tile_rows)
+          pack({a.at(i, k), a.row_stride, a.col_stride}, high, deep, rows_of_tile, left.data());
+          for (std::int64_t col = 0; col < wide; col += cols_of_tile)
+            for (std::int64_t row = 0; row < high; row += rows_of_tile)
               multiply_tile(left.data() + row * deep, right.data() + col * deep, deep, alpha,
                             before, c + (i + row) * shape.row_stride + j + col, shape.row_stride,
-                            std::min(tile_rows, high - row), std::min(tile_cols, wide - col));
+                            std::min(rows_of_tile, high - row), std::min(cols_of_tile, wide - col));
         }
       }
     }
