@@ -21,10 +21,11 @@ struct Offer {
   static auto members(auto& self) { return std::tie(self.error, self.has_source, self.kept); }
 };
 
-// Waits until the communicator has completed a call that returned `result`.
+// Waits until the communicator, which is not blocking, has completed a call that returned `result`.
+// Asks even after a success, which ncclCommSplit returns before it has made the communicator.
 void complete(ncclComm_t communicator, ncclResult_t result, const char* call,
               const WaitPolicy& policy, int someone) {
-  if (result == ncclInProgress)
+  if (result == ncclSuccess || result == ncclInProgress)
     Wait(policy).polling(
         [&] {
           const ncclResult_t asked = ncclCommGetAsyncError(communicator, &result);

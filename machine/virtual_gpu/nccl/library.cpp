@@ -363,7 +363,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* chil
   on->segment().ring();
   auto splitting = std::make_shared<Splitting>(Splitting{
       on, nullptr, number, color, config ? config->blocking != 0 : on->blocking(), child});
-  return on->perform([splitting] { return splitting->step(); });
+  const ncclResult_t result = on->perform([splitting] { return splitting->step(); });
+  return result == ncclInProgress ? ncclSuccess : result;  // as NCCL 2.28's macros do
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
