@@ -109,13 +109,18 @@ void different_software(const Json& environment, Findings& findings) {
     std::string pointer = "/" + path;
     std::ranges::replace(pointer, '.', '/');
     std::map<std::string, std::vector<int>> holders;
+    std::size_t held = 0;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const Json* const at = ranks[rank].find_path(pointer);
+      // Only ranks whose cases used NCCL know its network.
+      if (at == nullptr && path == "software.nccl.network") continue;
       holders[at != nullptr ? at->dump() : "nothing"].push_back(static_cast<int>(rank));
+      ++held;
     }
+    if (holders.size() < 2) continue;
     std::string usual;
     for (const auto& [value, of] : holders)
-      if (2 * of.size() > ranks.size()) usual = value;
+      if (2 * of.size() > held) usual = value;
     if (usual.empty() && !of_software) continue;  // a variable that differs on every rank
     std::vector<int> everyone;
     std::vector<std::string> values;

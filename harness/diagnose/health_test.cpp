@@ -327,6 +327,14 @@ TEST(Health, TheRankWithOtherSoftwareIsNamed) {
   EXPECT_EQ(health.findings[0].hosts, std::vector<std::string>{"node"});
   EXPECT_EQ(health.findings[0].evidence,
             "software.nccl.loaded is \"2.18\", on the other ranks \"2.21\"");
+  const auto networks = [&](const std::string& first, const std::string& second) {
+    return made.drained(fmt::format(
+        R"({{"differences": ["software.nccl.network"], "same_on_all_ranks": {{"host": "node"}}, "ranks": [
+        {{"software": {{"nccl": {{{}}}}}}}, {{"software": {{"nccl": {{{}}}}}}}, {{}}]}})",
+        first, second));
+  };
+  EXPECT_EQ(networks(R"("network": "IB")", ""), "") << "the others did not use NCCL";
+  EXPECT_EQ(networks(R"("network": "IB")", R"("network": "Socket")"), "different software 0 1");
 }
 
 TEST(Health, TwoRanksThatDifferAreOneFinding) {

@@ -98,6 +98,20 @@ TEST(Rates, MeasureThisMachine) {
   for (const auto& [name, rate] : all[0]) EXPECT_GT(rate, 0) << name;
 }
 
+// The times of such ranks show no speed, and the products of all take seconds.
+TEST(Rates, AreNotMeasuredByRanksThatShareAGpu) {
+  if (machine::cuda::count() < 1) GTEST_SKIP() << "no CUDA device";
+  machine::run_ranks(2, [](machine::World& world) {
+    world.use_device(machine::cuda::make_device(0));
+    Rates rates;
+    rates.measure(world, 2);
+    rates.measure_link(world, 2, Transport::cuda_ipc);
+    EXPECT_TRUE(rates.named().empty());
+    rates.measure(world, 1);
+    EXPECT_GT(rates.memory_bytes_per_second(1 << 20, 1), 0);
+  });
+}
+
 TEST(Rates, MeasuredAgainKeepTheBetter) {
   machine::run_ranks(2, [](machine::World& world) {
     world.set_active_ranks(2);
