@@ -9,7 +9,8 @@
 //
 // So the pattern that would be -0, or 10^-7, is 1 (as in bitsandbytes' create_dynamic_map). With n
 // = 2^f and fraction k a magnitude is (2 n + 18 k + 9) / (1280 * 5^z), or / (2560 * 5^z): a
-// quotient of two numbers that float has, so one division rounds it correctly.
+// quotient of two numbers that float has, so one division rounds it correctly. Tables hold them: a
+// GPU spent ten times as long on divisions and loops as on memory.
 
 #include <cstdint>
 
@@ -23,7 +24,7 @@ struct DynamicMap {
   static constexpr int zero_code = is_signed ? 127 : 0, one = is_signed ? 128 : 255,
                        least_bits = is_signed ? 0 : 1;  // of a fraction
 
-  SHARDMARK_BOTH static float magnitude(int number) {
+  SHARDMARK_BOTH static constexpr float magnitude(int number) {
     if (number == 0) return 0.0f;
     if (number == one) return 1.0f;
     const int place = number + least_bits;
@@ -52,15 +53,13 @@ struct DynamicMap {
     int number = items + fraction - least_bits;
     number = number < most ? number : most;
     // The guess may be a neighbour.
-    while (number < most && y > middle(number)) ++number;
-    while (number > 0 && y <= middle(number - 1)) --number;
+    const Numbers& all = numbers();
+    while (number < most && y > all.middles[number]) ++number;
+    while (number > 0 && y <= all.middles[number - 1]) --number;
     return number;
   }
 
-  SHARDMARK_BOTH static float value(std::uint8_t code) {
-    const int number = code - zero_code;
-    return number < 0 ? -magnitude(-number) : magnitude(number);
-  }
+  SHARDMARK_BOTH static float value(std::uint8_t code) { return numbers().values[code]; }
   SHARDMARK_BOTH static std::uint8_t code(float x) {
     const bool negative = is_signed && x < 0.0f;
     const int number = nearest(negative ? -x : x, negative ? one - 1 : one);
@@ -68,8 +67,22 @@ struct DynamicMap {
   }
 
  private:
-  SHARDMARK_BOTH static float middle(int number) {
-    return 0.5f * (magnitude(number) + magnitude(number + 1));
+  struct Numbers {
+    float values[256], middles[one];  // of codes; between a magnitude and the next
+  };
+  SHARDMARK_BOTH static constexpr Numbers computed() {
+    Numbers all{};
+    for (int code = 0; code < 256; ++code) {
+      const int number = code - zero_code;
+      all.values[code] = number < 0 ? -magnitude(-number) : magnitude(number);
+    }
+    for (int number = 0; number < one; ++number)
+      all.middles[number] = 0.5f * (magnitude(number) + magnitude(number + 1));
+    return all;
+  }
+  SHARDMARK_BOTH static const Numbers& numbers() {
+    static constexpr Numbers all = computed();
+    return all;
   }
 };
 
