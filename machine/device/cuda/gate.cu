@@ -14,7 +14,8 @@ struct Words {
   std::uint32_t missed;  // written by the device: number of the last gate that missed its deadline
 };
 
-// The device measures the time from the start of the kernel.
+// The device measures the time from the start of the kernel. A kernel behind it must have run
+// before: CUDA loads it at its first launch, which waits for the device.
 __global__ void hold(volatile Words* words, std::uint32_t number, std::uint64_t deadline_ns) {
   const std::uint64_t begin = global_timer_ns();
   while (words->opened != number) {
