@@ -107,8 +107,6 @@ TEST(Rates, AreNotMeasuredByRanksThatShareAGpu) {
     rates.measure(world, 2);
     rates.measure_link(world, 2, Transport::cuda_ipc);
     EXPECT_TRUE(rates.named().empty());
-    rates.measure(world, 1);
-    EXPECT_GT(rates.memory_bytes_per_second(1 << 20, 1), 0);
   });
 }
 
