@@ -2,7 +2,7 @@
 #      [OPTIMIZE LEVEL] [OBJECTS])
 #
 # One call per room. Its sources and tests are the *.cpp files below FOLDERS; *_test.cpp files become
-# the program NAME_test, whose tests CTest lists one by one under the label NAME. scripts/check_rooms
+# the program NAME_test, whose suites CTest lists under the label NAME. scripts/check_rooms
 # reads the call and checks the includes:
 #   FOLDERS      the room's layers, lowest first: a file includes only its own and earlier ones.
 #                "." is the room itself. A folder that is not listed belongs to the one above it.
@@ -89,8 +89,8 @@ function(precompile target level)
   endif()
 endfunction()
 
-# Lists the suites of a room's tests that `filter` lets pass instead of each test: a sanitized program takes
-# 0.2 s to start and to look for leaks, more than most tests.
+# Lists the suites of a room's tests that `filter` lets pass. A process for each test would take three times as long:
+# most tests are shorter than the start of a program, which takes 0.2 s with sanitizers.
 function(discover_suites name filter)
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake)
   add_custom_command(TARGET ${name}_test POST_BUILD VERBATIM
@@ -127,13 +127,8 @@ function(room_tests name tests busy)
   if(busy)
     gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 TEST_LIST busy_tests TEST_FILTER ${busy}
                          PROPERTIES LABELS ${name} PROCESSORS 2)
-    set(others TEST_FILTER -${busy})
   endif()
-  if(SHARDMARK_SANITIZE)
-    discover_suites(${name} "-${busy}")
-  else()
-    gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 ${others} PROPERTIES LABELS ${name})
-  endif()
+  discover_suites(${name} "-${busy}")
 endfunction()
 
 # Runs tests in the orders of streams that are not the default (preset virtual-gpu): CI in two of them,
