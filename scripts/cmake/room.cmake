@@ -14,7 +14,7 @@
 # with 3 as with 1. OBJECTS links the room as objects, because an archive drops units without callers.
 #
 # Each header compiles alone: x.h because x.cpp includes it first (scripts/check_rooms), the others
-# by the target all_verify_interface_header_sets.
+# by the target all_verify_interface_header_sets (scripts/test --full).
 
 # Code is vectorized and fused, but not reassociated, because the order of a sum is checked.
 # -fpch-preprocess: ccache then sees changes of the precompiled header.
