@@ -9,8 +9,8 @@
 //
 // So the pattern that would be -0, or 10^-7, is 1 (as in bitsandbytes' create_dynamic_map). With n
 // = 2^f and fraction k a magnitude is (2 n + 18 k + 9) / (1280 * 5^z), or / (2560 * 5^z): a
-// quotient of two numbers that float has, so one division rounds it correctly. Tables hold them: a
-// GPU spent ten times as long on divisions and loops as on memory.
+// quotient of two numbers that float has, so one division rounds it correctly. Tables hold them:
+// with divisions and loops 8-bit AdamW reached a ninth of the memory's rate on an H200.
 
 #include <cstdint>
 
