@@ -88,10 +88,10 @@ class CheckGpu(Checks):
         self.assertEqual(self.outcomes()["one_gpu"], "passed")
 
     def test_a_failed_step_is_named(self):
-        program = self.broken("optimizer_step", "echo no memory; exit 1")
+        program = self.broken("adamw", "echo no memory; exit 1")
         text = self.check("--only", "one_gpu", program=program, code=1)
-        self.assertRegex(text, r"2/8 one_gpu: failed \(\d+ s\)\n.*optimizers: failed: exit code 1; expected 0: no memory")
-        self.assertEqual([part["outcome"] for part in self.record()["steps"]["one_gpu"]["parts"]], ["passed", "passed", "failed"])
+        self.assertRegex(text, r"2/8 one_gpu: failed \(\d+ s\)\n.*adamw: failed: exit code 1; expected 0: no memory")
+        self.assertEqual([part["outcome"] for part in self.record()["steps"]["one_gpu"]["parts"]], ["passed", "passed", "passed", "failed"])
         self.assertRegex(self.record()["verdict"], r"^FAILED .*failed: one_gpu")
         # A record is of one program.
         text = self.check("--only", "start", code=2)
