@@ -308,10 +308,10 @@ std::string text_of(const RateKey& key) {
 
 void Rates::measure(machine::World& world, int ranks) {
   world.set_active_ranks(ranks);
-  if (copy_.contains(ranks)) return;
+  if (copy_.contains(ranks) || without_rates_.contains(ranks)) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
   if (gpu_is_shared(world, group)) {
-    copy_[ranks];  // none
+    without_rates_.insert(ranks);
     return;
   }
   const bool shared = group.index >= 0 && cores_are_shared(world, group);
@@ -348,8 +348,8 @@ void Rates::measure(machine::World& world, int ranks) {
 
 void Rates::measure_link(machine::World& world, int ranks, machine::Transport transport) {
   world.set_active_ranks(ranks);
-  if (ranks < 2 || link_.contains({ranks, transport, false})) return;
-  if (const auto copy = copy_.find(ranks); copy != copy_.end() && copy->second.empty()) return;
+  if (ranks < 2 || without_rates_.contains(ranks) || link_.contains({ranks, transport, false}))
+    return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
   const bool shared = group.index >= 0 && cores_are_shared(world, group);
   const std::vector<std::int64_t> sizes =

@@ -7,6 +7,7 @@
 
 #include <compare>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -79,7 +80,8 @@ class Rates {
  private:
   using Curve = std::map<double, double>;  // working set -> bytes/s
 
-  std::map<int, Curve> copy_;  // by ranks
+  std::map<int, Curve> copy_;    // by ranks
+  std::set<int> without_rates_;  // numbers of ranks of which some share a GPU
   std::map<LinkKey, Curve> link_;
   std::map<std::pair<int, machine::Dtype>, double> gemm_;  // (ranks, dtype) -> FLOP/s
   std::map<machine::Dtype, double> peak_;                  // FLOP/s
