@@ -15,6 +15,10 @@ constexpr std::size_t most_columns = 100, widest_name = 30;
 
 bool is_option(std::string_view word) { return word.size() > 1 && word[0] == '-'; }
 bool is_negative_number(const std::string& word) { return number_of<double>(word).has_value(); }
+// Arguments of another program in quotes: no option's name has a space.
+bool is_quoted(std::string_view word) {
+  return word.substr(0, word.find('=')).find(' ') != std::string_view::npos;
+}
 
 // Wraps a text into lines of at most `columns`. Keeps its line ends.
 std::vector<std::string> wrapped(std::string_view text, std::size_t columns) {
@@ -183,11 +187,17 @@ void Options::take_option(const std::vector<std::string>& words, std::size_t& at
     return take(*option, name, "");
   }
   const auto follows = [&] {
-    return at + 1 < words.size() &&
-           (!is_option(words[at + 1]) || is_negative_number(words[at + 1]));
+    if (at + 1 == words.size()) return false;
+    const std::string& next = words[at + 1];
+    return !is_option(next) || is_negative_number(next) || is_quoted(next);
   };
   if (!value) {
-    if (!follows()) reject("{} requires a value: {}", name, option->value);
+    if (!follows()) {
+      const std::string next = at + 1 < words.size() ? words[at + 1] : "";
+      const bool may_be_meant = !next.empty() && !find(next.substr(0, next.find('=')));
+      reject("{} requires a value: {}{}", name, option->value,
+             may_be_meant ? fmt::format("; if it is '{1}', write {0}={1}", name, next) : "");
+    }
     value = words[++at];
   }
   take(*option, name, *value);

@@ -102,6 +102,8 @@ TEST(Options, MistakesAreOneLineWithARemedy) {
   EXPECT_EQ(mistake({"-x"}), "unknown flag '-x'; known: -h -o -n");
   EXPECT_EQ(mistake({"--out"}), "--out requires a value: DIR");
   EXPECT_EQ(mistake({"--out", "--all"}), "--out requires a value: DIR");
+  EXPECT_EQ(mistake({"--out", "--tmp"}),
+            "--out requires a value: DIR; if it is '--tmp', write --out=--tmp");
   EXPECT_EQ(mistake({"--all=yes"}), "--all takes no value (got 'yes')");
   EXPECT_EQ(mistake({"--out", "a", "-o", "b"}), "'-o' is given twice");
   EXPECT_EQ(mistake({"--count", "12"}), "--count is '12'; expected a whole number from 1 to 9");
@@ -115,6 +117,15 @@ TEST(Options, MistakesAreOneLineWithARemedy) {
   Words runs;
   one.arguments("RUN", runs, "a run directory", 1, 1);
   EXPECT_THROW(one.parse({}), harness::UsageError);
+}
+
+TEST(Options, QuotedArgumentsAreAValue) {
+  std::string arguments;
+  Options options("run", "", "");
+  options.text("--model-args", "VALUES", arguments, "");
+  ASSERT_TRUE(options.parse({"--model-args", "--swiglu --hidden-dropout 0.1"}));
+  EXPECT_EQ(arguments, "--swiglu --hidden-dropout 0.1");
+  EXPECT_EQ(Example().mistake({"--out", "--all=a b"}), "--out requires a value: DIR");
 }
 
 TEST(Options, UnknownWordsMayBeKeptInOrder) {
