@@ -14,11 +14,12 @@
 #include "suite/files/new_file.h"
 #include "suite/options/options.h"
 #include "suite/plan/training_options.h"
-#include "suite/predict/objective.h"
 #include "suite/predict/published.h"
 #include "suite/predict/report.h"
 #include "suite/predict/scaling_figures.h"
-#include "suite/predict/search.h"
+#include "suite/predict/search/objective.h"
+#include "suite/predict/search/rules.h"
+#include "suite/predict/search/search.h"
 #include "suite/program/commands.h"
 
 namespace suite {
@@ -29,7 +30,7 @@ struct Words {
   std::string cluster = "dgx_h100", software = "megatron_core", objective = "time", json_file;
   std::string arguments_file, config_file, figures_dir;
   double gpu_memory = 0;
-  bool explain = false, published = false, search = false, claims = false;
+  bool explain = false, published = false, search = false, claims = false, rules = false;
 };
 
 // Adds the keys of a training step that no file and no argument of Megatron-LM has.
@@ -81,6 +82,8 @@ std::optional<Words> parse(int argc, char** argv) {
                "write Megatron-LM's arguments of the fastest");
   options.text("--write-config", "FILE", words.config_file,
                "write the ds_config.json of the fastest");
+  options.flag("--rules", words.rules,
+               "compare rules of thumb for the degrees with the fastest of six models");
   options.group("Output");
   options.text("--json", "FILE", words.json_file, "write the prediction as JSON");
   options.flag("--explain", words.explain,
@@ -177,6 +180,12 @@ int run_predict(int argc, char** argv) {
   if (!words.figures_dir.empty()) return draw(words);
   if (words.claims) {
     fmt::print("{}", text(all_claims()));
+    return harness::accepted;
+  }
+  if (words.rules) {
+    const predict::Cluster cluster = predict::read_cluster(words.cluster);
+    fmt::print("{}: ", cluster.name);
+    fmt::print("{}", text(predict::check_rules(cluster, software_of(words))));
     return harness::accepted;
   }
   if (words.published) {

@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-#include "suite/predict/search.h"
+#include "suite/predict/search/search.h"
 
 namespace suite::predict {
 

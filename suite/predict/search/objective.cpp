@@ -1,4 +1,4 @@
-#include "suite/predict/objective.h"
+#include "suite/predict/search/objective.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "suite/predict/search.h"
+#include "suite/predict/search/search.h"
 
 #include <gtest/gtest.h>
 

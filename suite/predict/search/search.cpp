@@ -1,4 +1,4 @@
-#include "suite/predict/search.h"
+#include "suite/predict/search/search.h"
 
 #include <fmt/format.h>
 
@@ -105,9 +105,14 @@ std::string stage_text(const TrainingConfig& config) {
 }  // namespace
 
 std::vector<TrainingConfig> grid(const TrainingConfig& base, const Cluster& cluster, int gpus) {
+  return grid(base, cluster, gpus, cluster.gpus_per_node);
+}
+
+std::vector<TrainingConfig> grid(const TrainingConfig& base, const Cluster& cluster, int gpus,
+                                 int most_tp) {
   std::vector<TrainingConfig> out;
   constexpr int most_pp = 128, most_cp = 64, shortest_part = 2048, longest_micro_batch = 16;
-  for (const int tp : divisors(gpus, cluster.gpus_per_node))
+  for (const int tp : divisors(gpus, most_tp))
     for (const int pp : divisors(base.model.layers, most_pp))
       for (const int cp : divisors(std::max(1, base.model.sequence / shortest_part), most_cp)) {
         const int ranks = tp * pp * cp;
@@ -129,30 +134,41 @@ std::vector<TrainingConfig> grid(const TrainingConfig& base, const Cluster& clus
   return out;
 }
 
-Found fastest(const std::vector<TrainingConfig>& all, const Cluster& cluster,
-              const Software& software, double gpu_memory, std::size_t count) {
-  Found found{.best = {}, .candidates = all.size()};
-  Cluster limited = cluster;
-  limited.gpu.memory = gpu_memory;
-  std::vector<std::pair<double, std::size_t>> bounds;
+Candidates::Candidates(std::vector<TrainingConfig> all, const Cluster& cluster,
+                       const Software& software, double gpu_memory)
+    : all_(std::move(all)), cluster_(cluster), software_(software) {
+  cluster_.gpu.memory = gpu_memory;
   std::string why_not;  // the first
   std::size_t predicted = 0;
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  for (std::size_t i = 0; i < all_.size(); ++i) {
     try {
-      const Prediction bound = predict_step(all[i], limited, software, Pipeline::lower_bound);
+      const Prediction bound = predict_step(all_[i], cluster_, software_, Pipeline::lower_bound);
       ++predicted;
-      if (bound.fits) bounds.emplace_back(bound.step_s, i);
+      if (bound.fits) bounds_.emplace_back(bound.step_s, i);
     } catch (const std::invalid_argument& error) {  // no step takes these keys together
       if (why_not.empty()) why_not = error.what();
     }
   }
   if (predicted == 0 && !why_not.empty()) throw std::invalid_argument(why_not);
-  found.fitting = bounds.size();
-  std::ranges::sort(bounds);
-  for (const auto& [bound_s, i] : bounds) {
+  std::ranges::sort(bounds_);
+}
+
+std::vector<const TrainingConfig*> Candidates::fitting() const {
+  std::vector<const TrainingConfig*> out;
+  for (const auto& [bound_s, i] : bounds_) out.push_back(&all_[i]);
+  return out;
+}
+
+Found Candidates::fastest(std::size_t count, const Condition& meets) {
+  Found found{.best = {}, .candidates = all_.size(), .fitting = bounds_.size()};
+  for (const auto& [bound_s, i] : bounds_) {
     if (found.best.size() == count && bound_s >= found.best.back().prediction.step_s) break;
+    if (meets && !meets(all_[i])) continue;
     ++found.simulated;
-    Choice choice{all[i], predict_step(all[i], limited, software)};
+    auto known = simulated_.find(i);
+    if (known == simulated_.end())
+      known = simulated_.emplace(i, predict_step(all_[i], cluster_, software_)).first;
+    Choice choice{all_[i], known->second};
     const auto place =
         std::ranges::upper_bound(found.best, choice.prediction.step_s, {},
                                  [](const Choice& one) { return one.prediction.step_s; });
@@ -160,6 +176,11 @@ Found fastest(const std::vector<TrainingConfig>& all, const Cluster& cluster,
     if (found.best.size() > count) found.best.pop_back();
   }
   return found;
+}
+
+Found fastest(const std::vector<TrainingConfig>& all, const Cluster& cluster,
+              const Software& software, double gpu_memory, std::size_t count) {
+  return Candidates(all, cluster, software, gpu_memory).fastest(count);
 }
 
 std::string Choice::limit() const {
