@@ -98,7 +98,7 @@ double step(const Case& c) {
     const double seconds = predict_step(config, c.cluster, own_software(config)).step_s;
     return seconds < least_step_s ? 0 : seconds;
   } catch (const std::invalid_argument&) {
-    return 0;  // no prediction: experts, tensor parallelism in 2 or 3 dimensions
+    return 0;  // no prediction: keys that predict rejects
   } catch (const harness::UsageError&) {
     return 0;
   }

@@ -38,6 +38,10 @@ class Expectations(TemporaryFolder):
             self.assertGreaterEqual(case["expected_s"], case["specified_s"])
             self.assertAlmostEqual(case["expected_fraction"] * case["real_time"] / 1e9 / case["expected_s"], 1, places=3)
             self.assertEqual(case["expected_floor"], 0.02)
+        runs = f"{self.path('first')},{self.path('again')}"
+        compared = shardmark("predict", "--measured", runs, "--cluster", self.path("here.json"))
+        self.assertEqual(compared.returncode, 0, compared.stderr)
+        self.assertRegex(compared.stdout, r"^computation, 6 cases: mean absolute error \d+\.\d %, worst [+-]\d+\.\d % \(gemm/")
 
     def test_a_slower_machine_is_rejected(self):
         done = self.gemm("slow", "--expect", "dgx_h100")
@@ -54,6 +58,7 @@ class Expectations(TemporaryFolder):
                             (["run", "gemm", "--expect-floor", "0.5"], "--expect-floor requires --expect CLUSTER"),
                             (["run", "gemm", "--expect", "dgx_a10"], "did you mean 'dgx_a100'?"),
                             (["run", "gemm", "--expect", "dgx_a100", "--expect-floor", "stp=0.5"], "did you mean 'step'?"),
+                            (["predict", "--measured", self.path("none")], "no run at"),
                             (["predict", "--objective", "model"], "--objective requires --search")):
             done = shardmark(*words)
             self.assertEqual(done.returncode, 2, done.stdout)

@@ -11,6 +11,8 @@
 #include "suite/claims/claims.h"
 #include "suite/configuration/keys.h"
 #include "suite/configuration/models.h"
+#include "suite/expectation/compared_runs.h"
+#include "suite/expectation/measured_cluster.h"
 #include "suite/files/new_file.h"
 #include "suite/options/options.h"
 #include "suite/plan/training_options.h"
@@ -28,7 +30,7 @@ namespace {
 struct Words {
   configuration::Sources sources;
   std::string cluster = "dgx_h100", software = "megatron_core", objective = "time", json_file;
-  std::string arguments_file, config_file, figures_dir;
+  std::string arguments_file, config_file, figures_dir, measured;
   double gpu_memory = 0;
   bool explain = false, published = false, search = false, claims = false, rules = false;
 };
@@ -93,6 +95,8 @@ std::optional<Words> parse(int argc, char** argv) {
   options.flag("--claims", words.claims,
                "recompute 110 statements of five documents: holds, holds if, fails, open");
   options.flag("--published", words.published, "compare predictions with published runs");
+  options.text("--measured", "DIR", words.measured,
+               "compare runs (with commas) with predictions for --cluster; also in --figures");
   if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
   configuration::check_megatron("predict", words.sources.words, options.names());
   return words;
@@ -137,10 +141,26 @@ void write(const std::string& path, const std::string& text) {
   fmt::print("{}\n", path);
 }
 
+// The cases of --measured that have a prediction.
+std::vector<ComparedCase> measured_cases(const Words& words, const predict::Cluster& cluster) {
+  std::vector<ComparedCase> all;
+  for (const std::string& path : split_list(words.measured)) {
+    const harness::RunFile run = harness::read_run(path);
+    const bool on_gpu = machine_of(run.context.out_dir).is_gpu();
+    for (ComparedCase& one : compare_runs(run.records, Expectation(cluster, on_gpu, {})))
+      all.push_back(std::move(one));
+  }
+  if (all.empty() && !words.measured.empty())
+    reject("--measured {}: no case has a prediction for cluster {}", words.measured, cluster.name);
+  return all;
+}
+
 int draw(const Words& words) {
   const predict::Cluster cluster = predict::read_cluster(words.cluster);
-  const std::vector<predict::ScalingFigure> figures =
+  std::vector<predict::ScalingFigure> figures =
       predict::scaling_figures(cluster, software_of(words));
+  for (predict::ScalingFigure& one : suite::figures(measured_cases(words, cluster)))
+    figures.push_back(std::move(one));
   std::error_code failed;
   std::filesystem::create_directories(words.figures_dir, failed);
   write(words.figures_dir + "/predict.json", json(figures, cluster));
@@ -186,6 +206,10 @@ int run_predict(int argc, char** argv) {
     const predict::Cluster cluster = predict::read_cluster(words.cluster);
     fmt::print("{}: ", cluster.name);
     fmt::print("{}", text(predict::check_rules(cluster, software_of(words))));
+    return harness::accepted;
+  }
+  if (!words.measured.empty()) {
+    fmt::print("{}", text(measured_cases(words, predict::read_cluster(words.cluster))));
     return harness::accepted;
   }
   if (words.published) {

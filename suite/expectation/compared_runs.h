@@ -1,0 +1,30 @@
+#pragma once
+// The measured times of runs beside those that predict expects on a cluster.
+//
+//   const std::vector<ComparedCase> cases = compare_runs(run.records, Expectation(cluster, false,
+//   {})); text(cases);
+
+#include <string>
+#include <vector>
+
+#include "harness/record/record.h"
+#include "suite/expectation/expectation.h"
+#include "suite/predict/scaling_figures.h"
+
+namespace suite {
+
+struct ComparedCase {
+  std::string name, kind;  // kind_of_case
+  double measured_s = 0, predicted_s = 0;
+  double error() const { return predicted_s / measured_s - 1; }
+};
+
+// The passed cases that have an expectation. Ranks that share a core or a GPU have none.
+std::vector<ComparedCase> compare_runs(const std::vector<harness::Record>& records,
+                                       const Expectation& expectation);
+// Each step, and the mean and worst error of each kind.
+std::string text(const std::vector<ComparedCase>& cases);
+// The times of all steps; empty if there are less than two.
+std::vector<predict::ScalingFigure> figures(const std::vector<ComparedCase>& cases);
+
+}  // namespace suite
