@@ -91,7 +91,8 @@ std::optional<Words> parse(int argc, char** argv) {
   options.flag("--explain", words.explain,
                "add the formulas, the numbers of the cluster, and every key with its source");
   options.text("--figures", "DIR", words.figures_dir,
-               "write figures of scaling, memory and communication with their CSV files");
+               "write figures and CSV files of scaling, memory and communication; with --search: "
+               "the fastest step for each memory");
   options.flag("--claims", words.claims,
                "recompute 110 statements of five documents: holds, holds if, fails, open");
   options.flag("--published", words.published, "compare predictions with published runs");
@@ -155,28 +156,32 @@ std::vector<ComparedCase> measured_cases(const Words& words, const predict::Clus
   return all;
 }
 
-int draw(const Words& words) {
-  const predict::Cluster cluster = predict::read_cluster(words.cluster);
-  std::vector<predict::ScalingFigure> figures =
-      predict::scaling_figures(cluster, software_of(words));
-  for (predict::ScalingFigure& one : suite::figures(measured_cases(words, cluster)))
-    figures.push_back(std::move(one));
+int draw(const std::vector<predict::ScalingFigure>& figures, const predict::Cluster& cluster,
+         const std::string& directory) {
   std::error_code failed;
-  std::filesystem::create_directories(words.figures_dir, failed);
-  write(words.figures_dir + "/predict.json", json(figures, cluster));
-  const harness::Figures drawn = harness::figures_of(words.figures_dir, true);
+  std::filesystem::create_directories(directory, failed);
+  write(directory + "/predict.json", json(figures, cluster));
+  const harness::Figures drawn = harness::figures_of(directory, true);
   if (!drawn.missing.empty()) return complain(harness::environment, drawn.missing);
-  fmt::print("{} figures and their CSV files: {}/figures\n", drawn.figures.size(),
-             words.figures_dir);
+  fmt::print("{} figures and their CSV files: {}/figures\n", drawn.figures.size(), directory);
   return harness::accepted;
+}
+
+int draw_scaling(const Words& words) {
+  const predict::Cluster cluster = predict::read_cluster(words.cluster);
+  std::vector<predict::ScalingFigure> all = predict::scaling_figures(cluster, software_of(words));
+  for (predict::ScalingFigure& one : figures(measured_cases(words, cluster)))
+    all.push_back(std::move(one));
+  return draw(all, cluster, words.figures_dir);
 }
 
 int search(const configuration::Resolved& resolved, const Words& words) {
   const predict::Cluster cluster = predict::read_cluster(words.cluster);
   const predict::Objective objective = objective_of(words);
-  const predict::Reached reached = predict::reach(
-      objective, resolved.config, cluster, static_cast<int>(words.sources.gpus), software_of(words),
-      words.gpu_memory > 0 ? words.gpu_memory * 1e9 : cluster.gpu.memory);
+  const double gpu_memory = words.gpu_memory > 0 ? words.gpu_memory * 1e9 : cluster.gpu.memory;
+  const predict::Reached reached =
+      predict::reach(objective, resolved.config, cluster, static_cast<int>(words.sources.gpus),
+                     software_of(words), gpu_memory);
   const predict::Found& found = reached.found;
   fmt::print("{}", text(objective, reached));
   fmt::print("{}", text(found));
@@ -188,7 +193,10 @@ int search(const configuration::Resolved& resolved, const Words& words) {
   fmt::print("\n{}", predict::megatron_arguments(chosen));
   write(words.arguments_file, predict::megatron_arguments(chosen));
   write(words.config_file, predict::deepspeed_config(chosen));
-  return harness::accepted;
+  if (words.figures_dir.empty()) return harness::accepted;
+  predict::Candidates candidates(grid(reached.config, cluster, reached.gpus), cluster,
+                                 software_of(words), gpu_memory);
+  return draw({predict::pareto_figure(candidates.pareto())}, cluster, words.figures_dir);
 }
 
 }  // namespace
@@ -197,7 +205,7 @@ int run_predict(int argc, char** argv) {
   const std::optional<Words> parsed = parse(argc, argv);
   if (!parsed) return harness::accepted;
   const Words& words = *parsed;
-  if (!words.figures_dir.empty()) return draw(words);
+  if (!words.figures_dir.empty() && !words.search) return draw_scaling(words);
   if (words.claims) {
     fmt::print("{}", text(all_claims()));
     return harness::accepted;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -144,31 +145,37 @@ Candidates::Candidates(std::vector<TrainingConfig> all, const Cluster& cluster,
     try {
       const Prediction bound = predict_step(all_[i], cluster_, software_, Pipeline::lower_bound);
       ++predicted;
-      if (bound.fits) bounds_.emplace_back(bound.step_s, i);
+      if (bound.fits) bounds_.push_back({bound.step_s, i, bound.held.gpu.total()});
     } catch (const std::invalid_argument& error) {  // no step takes these keys together
       if (why_not.empty()) why_not = error.what();
     }
   }
   if (predicted == 0 && !why_not.empty()) throw std::invalid_argument(why_not);
-  std::ranges::sort(bounds_);
+  std::ranges::sort(bounds_, {},
+                    [](const Bound& one) { return std::pair(one.step_s, one.candidate); });
 }
 
 std::vector<const TrainingConfig*> Candidates::fitting() const {
   std::vector<const TrainingConfig*> out;
-  for (const auto& [bound_s, i] : bounds_) out.push_back(&all_[i]);
+  for (const Bound& bound : bounds_) out.push_back(&all_[bound.candidate]);
   return out;
+}
+
+const Prediction& Candidates::simulated(std::size_t candidate) {
+  auto known = simulated_.find(candidate);
+  if (known == simulated_.end())
+    known = simulated_.emplace(candidate, predict_step(all_[candidate], cluster_, software_)).first;
+  return known->second;
 }
 
 Found Candidates::fastest(std::size_t count, const Condition& meets) {
   Found found{.best = {}, .candidates = all_.size(), .fitting = bounds_.size()};
-  for (const auto& [bound_s, i] : bounds_) {
-    if (found.best.size() == count && bound_s >= found.best.back().prediction.step_s) break;
-    if (meets && !meets(all_[i])) continue;
+  for (const Bound& bound : bounds_) {
+    if (found.best.size() == count && bound.step_s >= found.best.back().prediction.step_s) break;
+    const TrainingConfig& config = all_[bound.candidate];
+    if (meets && !meets(config)) continue;
     ++found.simulated;
-    auto known = simulated_.find(i);
-    if (known == simulated_.end())
-      known = simulated_.emplace(i, predict_step(all_[i], cluster_, software_)).first;
-    Choice choice{all_[i], known->second};
+    Choice choice{config, simulated(bound.candidate)};
     const auto place =
         std::ranges::upper_bound(found.best, choice.prediction.step_s, {},
                                  [](const Choice& one) { return one.prediction.step_s; });
@@ -176,6 +183,37 @@ Found Candidates::fastest(std::size_t count, const Condition& meets) {
     if (found.best.size() > count) found.best.pop_back();
   }
   return found;
+}
+
+// In the order of memory, a candidate whose bound exceeds the fastest so far needs no simulation.
+std::vector<Choice> Candidates::pareto() {
+  std::vector<Bound> by_memory = bounds_;
+  std::ranges::stable_sort(by_memory, {}, &Bound::memory);
+  std::vector<Choice> front;
+  for (const Bound& bound : by_memory) {
+    const double fastest_s = front.empty() ? INFINITY : front.back().prediction.step_s;
+    if (bound.step_s >= fastest_s || simulated(bound.candidate).step_s >= fastest_s) continue;
+    // One of the same memory was slower.
+    const Prediction& faster = simulated(bound.candidate);
+    if (!front.empty() && front.back().prediction.held.gpu.total() == faster.held.gpu.total())
+      front.pop_back();
+    front.push_back({all_[bound.candidate], faster});
+  }
+  return front;
+}
+
+ScalingFigure pareto_figure(const std::vector<Choice>& front) {
+  ScalingFigure figure{.name = "pareto",
+                       .title = "Fastest step by memory",
+                       .caption = "Each point is faster than all configurations that hold less.",
+                       .x = {"memory of a GPU [GB]", false},
+                       .y = {"time of a step [s]", false},
+                       .lines = {{"fastest", {}, {}}}};
+  for (const Choice& one : front) {
+    figure.lines[0].x.push_back(one.prediction.held.gpu.total() / 1e9);
+    figure.lines[0].y.push_back(one.prediction.step_s);
+  }
+  return figure;
 }
 
 Found fastest(const std::vector<TrainingConfig>& all, const Cluster& cluster,

@@ -10,9 +10,9 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "suite/predict/scaling_figures.h"
 #include "suite/predict/step.h"
 
 namespace suite::predict {
@@ -45,14 +45,26 @@ class Candidates {
   std::vector<const TrainingConfig*> fitting() const;
   // Those of the candidates that meet a condition; empty: all.
   Found fastest(std::size_t count, const Condition& meets = {});
+  // Each is faster than all that hold as little memory or less. The smallest memory first.
+  std::vector<Choice> pareto();
 
  private:
+  struct Bound {
+    double step_s = 0;  // at least
+    std::size_t candidate = 0;
+    double memory = 0;  // bytes of a GPU
+  };
+  const Prediction& simulated(std::size_t candidate);
+
   std::vector<TrainingConfig> all_;
   Cluster cluster_;
   Software software_;
-  std::vector<std::pair<double, std::size_t>> bounds_;  // least time of a step, candidate
+  std::vector<Bound> bounds_;  // the shortest first
   std::map<std::size_t, Prediction> simulated_;
 };
+// The step by the memory of a GPU.
+ScalingFigure pareto_figure(const std::vector<Choice>& front);
+
 Found fastest(const std::vector<TrainingConfig>& all, const Cluster& cluster,
               const Software& software, double gpu_memory, std::size_t count = 10);
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "suite/configuration/models.h"
 
@@ -41,6 +42,33 @@ TEST(Search, ChoosesTheBestOfAnExhaustiveSimulation) {
   EXPECT_EQ(found.fitting, times.size());
   EXPECT_LT(found.simulated, found.fitting);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(found.best[i].prediction.step_s, times[i]) << i;
+}
+
+// A choice of the front is faster than all that need no more memory.
+TEST(Search, TheFrontHasWhatNoOtherCandidateBeats) {
+  const Cluster cluster = read_cluster("dgx_a100");
+  const Software& software = find_software("megatron_core");
+  std::vector<TrainingConfig> reduced;
+  const std::vector<TrainingConfig> all = grid(gpt3(), cluster, 1024);
+  for (std::size_t i = 0; i < all.size(); i += 2)
+    if (all[i].degrees.pp <= 16 && all[i].micro_batches() <= 64) reduced.push_back(all[i]);
+  std::vector<std::pair<double, double>> simulated, expected, found;
+  for (const TrainingConfig& one : reduced) {
+    const Prediction p = predict_step(one, cluster, software);
+    if (p.fits) simulated.emplace_back(p.held.gpu.total(), p.step_s);
+  }
+  for (const auto& one : simulated)
+    if (std::ranges::none_of(simulated, [&](const auto& other) {
+          return other != one && other.first <= one.first && other.second <= one.second;
+        }))
+      expected.push_back(one);
+  std::ranges::sort(expected);
+  const auto repeated = std::ranges::unique(expected);
+  expected.erase(repeated.begin(), repeated.end());
+  for (const Choice& one : Candidates(reduced, cluster, software, 80e9).pareto())
+    found.emplace_back(one.prediction.held.gpu.total(), one.prediction.step_s);
+  EXPECT_GT(expected.size(), 3U);
+  EXPECT_EQ(found, expected);
 }
 
 // ZeRO++ is tried only if the configuration names it, in stage 3, and if the ranks of dp leave a
