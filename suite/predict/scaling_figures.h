@@ -31,7 +31,8 @@ struct ScalingFigure {
 // dp_overhead                     exposed reduction, GPT 1.7B, on 1 to 256 GPUs
 // tp_communication, pp_bubble     by degree, GPT-3 175B
 // pp_communication                time of all messages of a stage, by degree
-// savings                         an all-reduce by ring, hierarchy and compression over a star's
+// savings                         an all-reduce by ring, hierarchy, overlap and compression over a
+//                                 star's
 // throughput_model                N / (t + c (N - 1)), a ring, and predict_step
 std::vector<ScalingFigure> scaling_figures(const Cluster& cluster, const Software& software);
 std::string json(const std::vector<ScalingFigure>& figures, const Cluster& cluster);
