@@ -257,7 +257,7 @@ ScalingFigure of_throughput(const Cluster& cluster, const Software& software) {
       {line("N / (t + c (N - 1))", gpus, [](double n) { return n / (1 + 0.1 * (n - 1)); }),
        line("ring", gpus,
             [](double n) {
-              return n / (1 + 0.1 * sent_bytes(Operation::all_reduce, static_cast<int>(n), 1));
+              return n / (1 + 0.1 * sent_bytes(Operation::all_reduce, static_cast<int>(n), 1.0));
             }),
        line("predicted", gpus, [&](double n) { return n * alone / step(static_cast<int>(n)); }),
        line("linear", gpus, [](double n) { return n; })}};
