@@ -59,6 +59,8 @@ class Expectations(TemporaryFolder):
                             (["run", "gemm", "--expect", "dgx_a10"], "did you mean 'dgx_a100'?"),
                             (["run", "gemm", "--expect", "dgx_a100", "--expect-floor", "stp=0.5"], "did you mean 'step'?"),
                             (["predict", "--measured", self.path("none")], "no run at"),
+                            (["predict", "--rules", "--search"], "give one of --search, --rules"),
+                            (["predict", "--claims", "--figures", "x"], "give one of --claims, --figures"),
                             (["predict", "--objective", "model"], "--objective requires --search")):
             done = shardmark(*words)
             self.assertEqual(done.returncode, 2, done.stdout)

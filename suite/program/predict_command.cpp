@@ -5,6 +5,9 @@
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "harness/report/figures.h"
 #include "harness/run/run.h"
@@ -52,6 +55,23 @@ void add_own_keys(Options& options, configuration::Sources& sources) {
         std::string(key.about));
     options.choices([&key] { return key.limits.choices; });
   }
+}
+
+// Each of these prints a report of its own. --figures draws one of the search, or one of scaling
+// and of --measured.
+void refuse_two_reports(const Words& words) {
+  const std::pair<bool, std::string_view> reports[] = {{words.search, "--search"},
+                                                       {words.rules, "--rules"},
+                                                       {words.claims, "--claims"},
+                                                       {words.published, "--published"},
+                                                       {!words.measured.empty(), "--measured"}};
+  std::vector<std::string_view> given;
+  for (const auto& [is_given, name] : reports)
+    if (is_given) given.push_back(name);
+  const bool draws = !words.figures_dir.empty();
+  if (draws && !given.empty() && !words.search && words.measured.empty())
+    given.emplace_back("--figures");
+  if (given.size() > 1) reject("give one of {}", fmt::join(given, ", "));
 }
 
 // Returns no value after printing the help.
@@ -206,6 +226,7 @@ int run_predict(int argc, char** argv) {
   const std::optional<Words> parsed = parse(argc, argv);
   if (!parsed) return harness::accepted;
   const Words& words = *parsed;
+  refuse_two_reports(words);
   if (!words.figures_dir.empty() && !words.search) return draw_scaling(words);
   if (words.claims) {
     fmt::print("{}", text(all_claims()));
