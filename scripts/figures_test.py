@@ -209,6 +209,13 @@ class Labels(unittest.TestCase):
         figure.draw_without_rendering()
         return list(figure_layout.findings(figure))
 
+    def test_names_of_files_fit(self):
+        """A step with many keys has a longer name than a file may have."""
+        self.assertEqual(sheet.file_name("timeline", "gpt_step", "", "TP 2"), "timeline-gpt_step-TP_2")
+        long = [sheet.file_name("timeline", "gpt_step", "key_of_a_model_" * 20 + last) for last in "ab"]
+        self.assertEqual([len(name) for name in long], [sheet.LONGEST_NAME] * 2)
+        self.assertNotEqual(*long)
+
     def test_line_styles_differ(self):
         """A collective has more algorithms than there are colours."""
         styles = {(style["color"], style["marker"]) for style in (sheet.line_style(i, 0) for i in range(24))}

@@ -37,7 +37,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 section { margin-top: 2.75rem; }
 h2 { font-size: 1.4rem; line-height: 1.25; letter-spacing: -.01em; margin-bottom: .9rem; }
 h3 { font-size: 1rem; line-height: 1.3; margin: 1.25rem 0 .4rem; }
-.note { color: var(--quiet); font-size: .875rem; margin: .6rem 0 1.2rem; max-width: 46rem; }
+.note { color: var(--quiet); font-size: .875rem; margin: .6rem 0 1.2rem; max-width: 46rem; overflow-wrap: anywhere; }
 .quiet { color: var(--quiet); font-weight: 400; overflow-wrap: anywhere; }
 .nobreak { white-space: nowrap; }
 .failures { list-style: none; padding: 0; display: grid; gap: .6rem; }

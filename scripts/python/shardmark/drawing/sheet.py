@@ -1,5 +1,6 @@
 """A figure and its table, and functions that write them as .svg, .csv, and other formats on request."""
 import csv
+import hashlib
 import io
 import os
 import re
@@ -85,8 +86,16 @@ def part_style(name, index):
     return {"facecolor": colour, "hatch": hatch, "edgecolor": edge, "linewidth": 0.4}
 
 
+LONGEST_NAME = 160  # a file system takes 255 bytes, with .svg.part and the like
+
+
 def file_name(*parts):
-    return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(part)) for part in parts if part)
+    """Returns the parts as a name; of a long one the beginning, and a digest of the whole."""
+    name = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(part)) for part in parts if part)
+    if len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[:LONGEST_NAME - 9]}-{digest}"
 
 
 def size_text(size):
