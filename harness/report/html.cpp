@@ -143,7 +143,7 @@ std::string report_html(const RunFile& run, const Figures& figures, const std::s
   return page + fmt::format("</main>\n<script>{}</script>\n</body>\n</html>\n", page_script);
 }
 
-void write_report(const std::string& directory, bool draw) {
+std::string write_report(const std::string& directory, bool draw) {
   const RunFile run = read_run(directory);
   const std::string environment = file_text(directory + "/environment.json");
   write_file(directory + "/drain.json", health_json(health_of(run, environment)));
@@ -156,6 +156,7 @@ void write_report(const std::string& directory, bool draw) {
   const std::optional<PreviousRun> previous = previous_run(directory, run, fields);
   write_file(directory + "/report.html", report_html(run, figures, environment, fields,
                                                      previous ? previous_run_html(*previous) : ""));
+  return figures.missing;
 }
 
 }  // namespace harness

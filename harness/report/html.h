@@ -11,8 +11,9 @@
 namespace harness {
 
 // Writes report.html and drain.json from run.json and environment.json of the directory. Draws its
-// figures first if `draw`. Throws like read_run.
-void write_report(const std::string& directory, bool draw = true);
+// figures first if `draw`. Returns why figures are missing, in one line, or empty. Throws like
+// read_run.
+std::string write_report(const std::string& directory, bool draw = true);
 
 // environment: environment.json's text, or empty; fields: the same as a flat list. comparison: HTML
 // of the comparison with the previous run, or empty.

@@ -51,8 +51,9 @@ namespace nccl_tests {
 int run_collective(int argc, char** argv);
 }  // namespace nccl_tests
 
-// Writes report.html and junit.xml of a run directory. Throws as harness::read_run.
-void write_reports(const std::string& directory);
+// Writes report.html and junit.xml of a run directory. Returns a line that says why figures are
+// missing, or empty. Throws as harness::read_run.
+std::string write_reports(const std::string& directory);
 
 // Prints the findings of a run directory. Returns harness::Level as an exit code, as health-check
 // runners expect, or 3 with an error line if the directory cannot be read.

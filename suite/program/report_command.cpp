@@ -11,9 +11,10 @@
 
 namespace suite {
 
-void write_reports(const std::string& directory) {
+std::string write_reports(const std::string& directory) {
   harness::write_junit(directory);
-  harness::write_report(directory);
+  const std::string missing = harness::write_report(directory);
+  return missing.empty() ? "" : fmt::format("figures: missing ({})\n", missing);
 }
 
 int print_health(const std::string& directory, std::FILE* out) {
@@ -32,8 +33,8 @@ int run_report(int argc, char** argv) {
   Options options("report", "RUN", "Writes report.html and junit.xml of a run directory again.");
   options.arguments("RUN", runs, "a run directory", 1, 1);
   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;
-  write_reports(runs[0]);
-  fmt::print("{}/report.html\n", runs[0]);
+  const std::string missing = write_reports(runs[0]);
+  fmt::print("{}/report.html\n{}", runs[0], missing);
   return harness::accepted;
 }
 

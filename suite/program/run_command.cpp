@@ -310,8 +310,8 @@ int run_rank(RunCommandLine& line, harness::PlanRequest request,
   }
   if (rank != 0 || !ended) return exit_code_of_rank(rank, code);
   try {
-    write_reports(out_dir);
-    fmt::print(text, "report: {}/report.html\n", out_dir);
+    const std::string missing = write_reports(out_dir);
+    fmt::print(text, "report: {}/report.html\n{}", out_dir, missing);
     print_health(out_dir, text);
   } catch (const std::exception& error) {
     if (code != harness::environment) code = complain(harness::environment, error.what());
