@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/build says how far a build of minutes is, on a terminal only where it is short, and shows what failed."""
+"""scripts/build shows on a terminal how far it is, prints a line for each phase into a pipe, and shows what failed."""
 
 import os
 import pty
@@ -56,7 +56,7 @@ class Build(unittest.TestCase):
         self.assertIn("build: release: [7/7] after", text)
         self.assertRegex(text, r"\r\x1b\[Kbuild: release: build with \d+ jobs? \d+ s\r\n$")
 
-    def test_a_pipe_gets_a_line_a_phase(self):
+    def test_a_pipe_gets_a_line_for_each_phase(self):
         command, environment = self.command('echo "[3/7] Building"; sleep 2')
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=20)
         self.assertRegex(done.stdout, r"^build: release: configure \d+ s\nbuild: release: build with \d+ jobs? \d+ s\n$")

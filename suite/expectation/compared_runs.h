@@ -1,8 +1,8 @@
 #pragma once
 // The measured times of runs beside those that predict expects on a cluster.
 //
-//   const std::vector<ComparedCase> cases = compare_runs(run.records, Expectation(cluster, false,
-//   {})); text(cases);
+//   const Expectation expectation(cluster, on_gpu, {});
+//   text(compare_runs(run.records, expectation));
 
 #include <string>
 #include <vector>

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "harness/json/json.h"
@@ -84,8 +85,8 @@ TEST_F(Figures, SavingsAreRelativeToAStar) {
   }
   EXPECT_LT(at("savings", "by topology", 64), at("savings", "ring", 64) / 4);
   EXPECT_NEAR(at("savings", "ring, 8 bits", 8) / at("savings", "ring", 8), 0.25, 0.02);
-  // Backward takes 2^30 parameters x 4096 tokens / 218e12 FLOP/s = 20 ms, more than 2 GPUs need:
-  // only the last 25 MB are not hidden.
+  // Backward takes 4 x 2^28 parameters x 4096 tokens / 218e12 FLOP/s = 20 ms, more than 2 GPUs
+  // need: only the last 25 MB are not hidden.
   const auto overlapped = [](double gpus) {
     return at("savings", "by topology, overlapped", gpus);
   };
@@ -95,6 +96,23 @@ TEST_F(Figures, SavingsAreRelativeToAStar) {
   // Top-k's volume grows with the group: N = 10 is where a ring sends as much.
   EXPECT_LT(at("savings", "top-k 0.1", 8), at("savings", "ring", 8));
   EXPECT_GT(at("savings", "top-k 0.1", 16), at("savings", "ring", 16));
+}
+
+// On a network of a 64th, backward hides as many seconds of a long reduction as it takes.
+TEST(SlowNetwork, BackwardHidesItsOwnTime) {
+  Cluster cluster = read_cluster("dgx_a100");
+  cluster.network.bandwidth /= 64;
+  const auto figures = scaling_figures(cluster, find_software("megatron_core"));
+  const auto savings = std::ranges::find(figures, "savings", &ScalingFigure::name);
+  const auto line = [&](std::string_view name) {
+    return std::ranges::find(savings->lines, name, &ScalingFigure::Line::name)->y;
+  };
+  const double rate = cluster.network.rate(), bytes = 1 << 30;
+  const double star_s = 2 * (cluster.network.latency_s + 15 * bytes / rate);
+  const double backward_s = std::exp2(30) * 4096 / (312e12 * cluster.gpu.gemm_fraction);
+  constexpr std::size_t of_16_gpus = 3;  // 2, 4, 8, 16
+  EXPECT_NEAR(line("by topology")[of_16_gpus] - line("by topology, overlapped")[of_16_gpus],
+              backward_s / star_s, 1e-3 * backward_s / star_s);
 }
 
 }  // namespace

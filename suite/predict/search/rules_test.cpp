@@ -79,7 +79,7 @@ TEST(Rules, AreComparedWithAllCandidates) {
   EXPECT_GT(slower, 0);
 }
 
-// A tensor-parallel group that leaves its node waits for the network; a fast one does not matter.
+// A tensor-parallel group that leaves its node waits for the network.
 TEST(Rules, TensorParallelismStaysWithinANodeOfASlowNetwork) {
   Cluster cluster = read_cluster("dgx_a100");
   cluster.network.bandwidth /= 16;

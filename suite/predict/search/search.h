@@ -43,9 +43,10 @@ class Candidates {
   Candidates(std::vector<TrainingConfig> all, const Cluster& cluster, const Software& software,
              double gpu_memory);
   std::vector<const TrainingConfig*> fitting() const;
-  // Those of the candidates that meet a condition; empty: all.
+  // Returns the fastest that meet a condition, or the fastest of all.
   Found fastest(std::size_t count, const Condition& meets = {});
-  // Each is faster than all that hold as little memory or less. The smallest memory first.
+  // Returns the candidates that are faster than all others that hold no more memory. The one with
+  // the smallest memory is the first.
   std::vector<Choice> pareto();
 
  private:

@@ -86,7 +86,7 @@ def part_style(name, index):
     return {"facecolor": colour, "hatch": hatch, "edgecolor": edge, "linewidth": 0.4}
 
 
-LONGEST_NAME = 160  # a file system takes 255 bytes, with .svg.part and the like
+LONGEST_NAME = 160  # A file system allows 255 bytes, including .svg.part.
 
 
 def file_name(*parts):
