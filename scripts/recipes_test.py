@@ -16,6 +16,7 @@ NAMES = {
     "benchmark":     ("libbenchmark-dev",    "benchmark",     "benchmark"),
     "GTest":         ("libgtest-dev",        "googletest",    "gtest"),
     "nlohmann_json": ("nlohmann-json3-dev",  "nlohmann-json", "nlohmann_json"),
+    "tomlplusplus":  ("libtomlplusplus-dev", "tomlplusplus",  "tomlplusplus"),
     "fmt":           ("libfmt-dev",          "fmt",           "fmt"),
     "SQLite3":       ("libsqlite3-dev",      "sqlite",        "libsqlite"),
 }

@@ -16,6 +16,7 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(benchmark REQUIRED)
 find_package(GTest REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(tomlplusplus REQUIRED)
 find_package(fmt REQUIRED)
 find_package(SQLite3 REQUIRED)
 

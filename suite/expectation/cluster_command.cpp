@@ -25,7 +25,7 @@ std::string directory_of(const std::string& run) {
 
 void measure(const std::vector<std::string>& directories, const std::string& like,
              const std::string& output) {
-  if (!output.ends_with(".json")) reject("--output is '{}'; expected NAME.json", output);
+  if (!output.ends_with(".toml")) reject("--output is '{}'; expected NAME.toml", output);
   check_writable(output);
   std::vector<harness::RunFile> runs;
   for (const std::string& directory : directories) runs.push_back(harness::read_run(directory));
@@ -50,7 +50,7 @@ void measure(const std::vector<std::string>& directories, const std::string& lik
   measured.cluster.name = std::filesystem::path(output).stem().string();
   measured.cluster.source = fmt::format("measured on {} on {}; other values: {}", runs[0].host_name,
                                         runs[0].date.substr(0, 10), base);
-  const std::string written = json(measured.cluster);
+  const std::string written = predict::cluster_file(measured.cluster);
   NewFile file(output);
   file.write(written.data(), written.size());
   file.commit();
@@ -61,14 +61,14 @@ void measure(const std::vector<std::string>& directories, const std::string& lik
 
 int run_cluster(int argc, char** argv) {
   std::vector<std::string> words;
-  std::string output = "cluster.json", like;
+  std::string output = "cluster.toml", like;
   Options options("cluster", "measure RUN... | show CLUSTER",
                   "measure: writes a cluster file for predict from the records of runs: matrix "
                   "products, memory, link matrix, collectives. show: draws a cluster.");
   options.arguments("WORD", words, "measure or show, and run directories or a cluster", 2);
   options.argument_choices([] { return known; });
   options.text("--output", "FILE", output,
-               fmt::format("the file to write, NAME.json (default: {})", output));
+               fmt::format("the file to write, NAME.toml (default: {})", output));
   options.text("--like", "NAME", like,
                "source of values without a record (default: the built-in cluster of this GPU)");
   options.choices(predict::cluster_names);

@@ -21,6 +21,7 @@ struct Leaf {
   Kind kind = Kind::value;
   Value value{};
   std::string written{};  // the text of a number in the file
+  std::size_t line = 0;   // of a TOML file (predict/toml_leaves.h)
 
   std::string described() const;  // "2.5", "'two'", "a list", for messages
 };

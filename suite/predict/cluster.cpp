@@ -7,11 +7,10 @@
 #include <set>
 #include <variant>
 
-#include "harness/json/json.h"
 #include "machine/base/names.h"
-#include "suite/files/json_leaves.h"
 #include "suite/files/mapped_file.h"
 #include "suite/predict/embedded.h"
+#include "suite/predict/toml_leaves.h"
 
 namespace suite::predict {
 namespace {
@@ -74,23 +73,6 @@ const std::vector<Key>& keys() {
 }
 #undef REAL
 
-// Returns the line of a key: that of its last name after its first names, in the order of the file.
-std::ptrdiff_t line_of(std::string_view json, const std::string& path) {
-  std::size_t at = 0;
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const std::size_t end = std::min(path.find('.', begin), path.size());
-    const std::size_t found = json.find(fmt::format("\"{}\"", path.substr(begin, end - begin)), at);
-    if (found == std::string_view::npos) break;
-    at = found;
-    begin = end + 1;
-  }
-  return 1 + std::ranges::count(json.substr(0, at), '\n');
-}
-
-std::string where(const std::string& file, std::string_view json, const std::string& path) {
-  return fmt::format("{}:{}: {}", file, line_of(json, path), printable(path));
-}
-
 const Key* find_key(const std::string& path) {
   const auto found = std::ranges::find(keys(), path, &Key::path);
   return found == keys().end() ? nullptr : &*found;
@@ -102,10 +84,14 @@ bool is_section(const std::string& path) {
                              [&](const Key& key) { return key.path.starts_with(path + "."); });
 }
 
+// Returns all keys and the sections that hold them.
 std::vector<std::string> key_names() {
-  std::vector<std::string> names;
-  for (const Key& key : keys()) names.emplace_back(key.path);
-  return names;
+  std::set<std::string> names;
+  for (const Key& key : keys()) {
+    names.emplace(key.path);
+    names.emplace(key.path.substr(0, key.path.find('.')));
+  }
+  return {names.begin(), names.end()};
 }
 
 void set(Cluster& cluster, const Key& key, const Leaf& leaf, const std::string& at) {
@@ -117,8 +103,8 @@ void set(Cluster& cluster, const Key& key, const Leaf& leaf, const std::string& 
   }
   const auto* const value = std::get_if<double>(&leaf.value);
   const bool whole = std::holds_alternative<int* (*)(Cluster&)>(key.member);
-  if (!value || *value < key.least || *value > key.most ||
-      (whole && *value != static_cast<int>(*value)))
+  const bool in_range = value && *value >= key.least && *value <= key.most;  // nan is not
+  if (!in_range || (whole && *value != static_cast<int>(*value)))
     throw FileError("{} is {}; expected a {} from {} to {}", at, leaf.described(),
                     whole ? "whole number" : "number", key.least, key.most);
   if (whole)
@@ -143,12 +129,12 @@ std::vector<std::string> cluster_names() {
   return names;
 }
 
-Cluster parse_cluster(const std::string& file, std::string_view json) {
+Cluster parse_cluster(const std::string& file, std::string_view toml) {
   Cluster cluster;
   std::set<std::string_view> given;
-  for (const Leaf& leaf : leaves_of(file, json)) {
+  for (const Leaf& leaf : toml_leaves(file, toml)) {
     if (leaf.kind == Leaf::Kind::object && is_section(leaf.path)) continue;
-    const std::string at = where(file, json, leaf.path);
+    const std::string at = fmt::format("{}:{}: {}", file, leaf.line, printable(leaf.path));
     const Key* const key = find_key(leaf.path);
     if (!key) {
       const std::string near = machine::nearest(leaf.path, key_names());
@@ -167,10 +153,10 @@ Cluster parse_cluster(const std::string& file, std::string_view json) {
 Cluster read_cluster(const std::string& name_or_path) {
   for (const EmbeddedFile& file : embedded_clusters())
     if (file.name == name_or_path)
-      return parse_cluster(fmt::format("{}.json", file.name), file.text);
-  if (!name_or_path.ends_with(".json"))
+      return parse_cluster(fmt::format("{}.toml", file.name), file.text);
+  if (!name_or_path.ends_with(".toml"))
     throw harness::UsageError(machine::unknown("cluster", name_or_path, cluster_names()) +
-                              "; or give a file NAME.json");
+                              "; or give a file NAME.toml");
   const MappedFile file(name_or_path);
   return parse_cluster(name_or_path, file.text());
 }
@@ -188,20 +174,23 @@ std::string text(const Cluster& cluster) {
   return out;
 }
 
-std::string json(const Cluster& cluster) {
-  harness::Json written;
+std::string cluster_file(const Cluster& cluster) {
+  std::string out;
+  std::string_view open_section;
   for (const Key& key : keys()) {
     const std::size_t dot = key.path.find('.');
-    auto& section =
-        dot == std::string_view::npos ? written : written[std::string(key.path.substr(0, dot))];
-    auto& value =
-        section[std::string(dot == std::string_view::npos ? key.path : key.path.substr(dot + 1))];
+    const bool has_section = dot != std::string_view::npos;
+    const std::string_view section = has_section ? key.path.substr(0, dot) : std::string_view();
+    const std::string_view name = has_section ? key.path.substr(dot + 1) : key.path;
+    if (section != open_section) out += fmt::format("\n[{}]\n", section);
+    open_section = section;
+    const std::string value = value_text(cluster, key);
     if (std::holds_alternative<std::string* (*)(Cluster&)>(key.member))
-      value = value_text(cluster, key);
+      out += fmt::format("{} = {}\n", name, toml_text(value));
     else
-      value = std::stod(value_text(cluster, key));
+      out += fmt::format("{:<32}  # {}\n", fmt::format("{} = {}", name, value), key.about);
   }
-  return written.dump(2) + "\n";
+  return out;
 }
 
 std::string cluster_keys_table() {

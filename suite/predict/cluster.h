@@ -1,6 +1,6 @@
 #pragma once
 // A cluster as the prediction sees it: one kind of GPU, two levels of links, and the storage below.
-// A file of JSON, with comments, gives it. clusters/ has examples, which are also known by name.
+// A TOML file gives it. clusters/ has examples, which are also known by name.
 //
 //   const Cluster cluster = read_cluster("dgx_h100");   // a name, or the path of a file
 //
@@ -56,7 +56,7 @@ std::vector<std::string> cluster_names();
 // Throws FileError `FILE:LINE: …` for an unknown key (naming the nearest), a missing key and a
 // value out of its range.
 Cluster read_cluster(const std::string& name_or_path);
-Cluster parse_cluster(const std::string& file, std::string_view json);
+Cluster parse_cluster(const std::string& file, std::string_view toml);
 // A key of a cluster file with its value as text, in the order of the file.
 struct ClusterValue {
   std::string_view key, about;
@@ -66,7 +66,7 @@ std::vector<ClusterValue> values(const Cluster& cluster);
 // Lists every key with its value, unit and meaning.
 std::string text(const Cluster& cluster);
 // Returns a file that parse_cluster reads back to the same cluster.
-std::string json(const Cluster& cluster);
+std::string cluster_file(const Cluster& cluster);
 // Lists the keys of a cluster file for the documentation, as a table.
 std::string cluster_keys_table();
 

@@ -1,5 +1,5 @@
 # Writes the files of predict into a source of the program (embedded.h).
-file(GLOB embedded_clusters CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/clusters/*.json)
+file(GLOB embedded_clusters CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/clusters/*.toml)
 set(embedded_runs ${CMAKE_CURRENT_LIST_DIR}/published_runs.csv)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${embedded_clusters} ${embedded_runs})
 set(embedded_rows "")

@@ -1,5 +1,5 @@
 #pragma once
-// Files that are part of the program: clusters/*.json and published_runs.csv. The build generates
+// Files that are part of the program: clusters/*.toml and published_runs.csv. The build generates
 // their text (suite/CMakeLists.txt).
 
 #include <span>

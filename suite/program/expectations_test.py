@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Cluster files from runs, and runs that are compared with a cluster."""
 
-import json
 import os
+import tomllib
 import unittest
 
 from process import NO_FIGURES, TemporaryFolder, read_run, shardmark
@@ -18,28 +18,28 @@ class Expectations(TemporaryFolder):
     def test_a_cluster_is_measured_and_expected(self):
         done = self.gemm("first")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        measured = shardmark("cluster", "measure", self.path("first"), "--output", self.path("here.json"))
+        measured = shardmark("cluster", "measure", self.path("first"), "--output", self.path("here.toml"))
         self.assertEqual(measured.returncode, 0, measured.stderr)
         self.assertRegex(measured.stdout, r"gpu.float32_tflops +[0-9.e-]+ +3 shapes of gemm, error [0-9]+ %")
         self.assertRegex(measured.stdout, r"network.latency_us +20 +not measured: two_cores")
         self.assertIn("missing: memory_bandwidth (gpu.bandwidth_gb_s)", measured.stdout)
-        with open(self.path("here.json"), encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["name"], "here")
-        shown = shardmark("cluster", "show", self.path("here.json"))
+        with open(self.path("here.toml"), "rb") as file:
+            self.assertEqual(tomllib.load(file)["name"], "here")
+        shown = shardmark("cluster", "show", self.path("here.toml"))
         self.assertEqual(shown.returncode, 0, shown.stderr)
         self.assertIn("| GPU | | GPU |", shown.stdout)
 
         # A machine is about as fast as it was a moment ago; other work may run.
-        again = self.gemm("again", "--expect", self.path("here.json"), "--expect-floor", "0.02")
+        again = self.gemm("again", "--expect", self.path("here.toml"), "--expect-floor", "0.02")
         self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
         self.assertIn("of expectation", again.stdout)
-        self.assertTrue(os.path.exists(self.path("again/cluster.json")))
+        self.assertTrue(os.path.exists(self.path("again/cluster.toml")))
         for case in read_run(self.path("again"))["benchmarks"]:
             self.assertGreaterEqual(case["expected_s"], case["specified_s"])
             self.assertAlmostEqual(case["expected_fraction"] * case["real_time"] / 1e9 / case["expected_s"], 1, places=3)
             self.assertEqual(case["expected_floor"], 0.02)
         runs = f"{self.path('first')},{self.path('again')}"
-        compared = shardmark("predict", "--measured", runs, "--cluster", self.path("here.json"))
+        compared = shardmark("predict", "--measured", runs, "--cluster", self.path("here.toml"))
         self.assertEqual(compared.returncode, 0, compared.stderr)
         self.assertRegex(compared.stdout, r"^computation, 6 cases: mean absolute error \d+\.\d %, worst [+-]\d+\.\d % \(gemm/")
 

@@ -281,7 +281,8 @@ int run_rank(RunCommandLine& line, harness::PlanRequest request,
       if (!line.continued)
         harness::write_file(out_dir + "/environment.json", environment, world->faults().disk);
       if (cluster)
-        harness::write_file(out_dir + "/cluster.json", json(*cluster), world->faults().disk);
+        harness::write_file(out_dir + "/cluster.toml", cluster_file(*cluster),
+                            world->faults().disk);
     });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
     options.sink = sink.get();

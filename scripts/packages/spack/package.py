@@ -33,6 +33,7 @@ class Shardmark(CMakePackage, CudaPackage):
     depends_on("benchmark")
     depends_on("googletest", type=("build", "link"))
     depends_on("nlohmann-json", type="build")
+    depends_on("tomlplusplus", type="build")
     depends_on("fmt")
     depends_on("sqlite")
     depends_on("cuda@13:", when="+cuda")
