@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,7 +55,7 @@ bool holds_a_run(const std::string& directory) {
 }
 
 constexpr std::string_view parts[] = {"environment.json", "junit.xml",  "report.html",
-                                      "trace.json",       "drain.json", "cluster.json",
+                                      "trace.json",       "drain.json", "cluster.toml",
                                       "run.json"};
 
 // Whether write_file left this file when its process was killed: "run.json.1234.tmp".
@@ -111,14 +112,18 @@ Json context_json(const std::string& constant, const RunContext& context) {
   return json;
 }
 
+constexpr std::string_view end_of_run = "\n  ]\n}\n";
+
+std::string separator(bool first) { return first ? "\n    " : ",\n    "; }
+
 // run.json: a line for each key of the context and for each record's text.
 std::string run_text(const Json& context, const auto& records) {
   std::vector<std::string> lines;
   for (const auto& [key, value] : context.items())
     lines.push_back(fmt::format("    {}: {}", Json(key).dump(), value.dump()));
-  return fmt::format("{{\n  \"context\": {{\n{}\n  }},\n  \"benchmarks\": [{}{}\n  ]\n}}\n",
-                     fmt::join(lines, ",\n"), records.empty() ? "" : "\n    ",
-                     fmt::join(records, ",\n    "));
+  return fmt::format("{{\n  \"context\": {{\n{}\n  }},\n  \"benchmarks\": [{}{}{}",
+                     fmt::join(lines, ",\n"), records.empty() ? "" : separator(true),
+                     fmt::join(records, separator(false)), end_of_run);
 }
 
 // Writes all of text from this offset on. Returns 0 or the error.
@@ -139,6 +144,22 @@ int write_all(int file, std::string_view text, std::uint64_t offset, machine::Di
 // Deeper than the format. Writing and printing recurse.
 constexpr int deepest = 24;
 
+// RunWriter::add appends to run.json. A kill in that moment cuts off a record, which was not
+// finished, or the end. Returns the rest of the run, if that is what happened to this text.
+std::optional<Json> before_cut(const std::string& text, std::size_t error) {
+  std::string_view rest = std::string_view(text).substr(0, std::max<std::size_t>(error, 1) - 1);
+  std::size_t ended = end_of_run.size();  // bytes of the end that are there
+  while (!rest.ends_with(end_of_run.substr(0, ended))) --ended;
+  rest.remove_suffix(ended);
+  for (std::string_view kept : {rest, rest.substr(0, std::min(rest.rfind('\n'), rest.size()))}) {
+    kept = kept.substr(0, kept.find_last_not_of(", \n") + 1);
+    Json json = Json::parse_or_null(std::string(kept) + std::string(end_of_run));
+    const Json* const context = json.is_object() ? json.find("context") : nullptr;
+    if (context && context->is_object() && (*context)["status"] == "running") return json;
+  }
+  return std::nullopt;
+}
+
 Json parse(const std::string& path) {
   if (!std::ifstream(path, std::ios::binary))
     throw machine::UsageError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
@@ -151,6 +172,7 @@ Json parse(const std::string& path) {
           fmt::format("{} is nested more than {} levels deep", path, deepest));
     if (error.kind == JsonError::Kind::number_too_large)
       throw machine::UsageError(fmt::format("{} contains a number that is too large", path));
+    if (std::optional<Json> rest = before_cut(text, error.byte)) return *std::move(rest);
     const auto before =
         text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
     const auto line = 1 + std::count(text.begin(), before, '\n');
@@ -291,14 +313,7 @@ std::pair<int, int> RunWriter::place(const std::string& unit, const std::string&
 
 int RunWriter::repetitions(const std::string& name, int repetition) {
   int& repetitions = repetitions_[name];
-  if (repetition < repetitions) return repetitions;
-  repetitions = repetition + 1;
-  constexpr std::string_view key = "\"repetitions\":";
-  for (Entry& entry : entries_) {
-    if (entry.name != name) continue;
-    const std::size_t number = entry.text.find(key) + key.size();
-    entry.text.replace(number, entry.text.find(',', number) - number, std::to_string(repetitions));
-  }
+  repetitions = std::max(repetitions, repetition + 1);
   return repetitions;
 }
 
@@ -315,7 +330,7 @@ void RunWriter::add(const Record& record) {
       {record.name, record_json(record, {family, instance, repeated, samples_bytes_})});
   samples_bytes_ += samples.size();
   trace_->add(entries_.size() - 1, record);
-  write();
+  append();
 }
 
 void RunWriter::finish(const RunContext& context) {
@@ -328,12 +343,44 @@ void RunWriter::measured(const RunContext& context) {
   write();
 }
 
-void RunWriter::write() const {
+void RunWriter::write() {
+  constexpr std::string_view key = "\"repetitions\":";
   std::vector<std::string_view> records;
-  for (const Entry& entry : entries_) records.push_back(entry.text);
+  for (Entry& entry : entries_) {
+    const std::size_t number = entry.text.find(key) + key.size();
+    entry.text.replace(number, entry.text.find(',', number) - number,
+                       std::to_string(repetitions_.at(entry.name)));
+    records.push_back(entry.text);
+  }
   const std::string text = run_text(context_json(constant_context_, context_), records);
   const std::lock_guard lock(writing_);
-  if (!aborted_) write_file(directory_ + "/run.json", text, disk_);
+  if (aborted_) return;
+  write_file(directory_ + "/run.json", text, disk_);
+  run_bytes_ = text.size();
+}
+
+// Replacing the file after every case would take a time quadratic in the cases.
+void RunWriter::append() {
+  std::unique_lock lock(writing_);
+  if (aborted_) return;
+  const std::string path = directory_ + "/run.json";
+  const OpenFile file{::open(path.c_str(), O_WRONLY | O_CLOEXEC)};
+  struct stat found {};
+  if (file.descriptor < 0 || ::fstat(file.descriptor, &found) != 0 ||
+      static_cast<std::uint64_t>(found.st_size) != run_bytes_) {  // not the file that was written
+    lock.unlock();
+    write();
+    return;
+  }
+  const std::string more =
+      separator(entries_.size() == 1) + entries_.back().text + std::string(end_of_run);
+  const std::uint64_t end = run_bytes_ - end_of_run.size();
+  if (const int error = write_all(file.descriptor, more, end, disk_); error != 0) {
+    (void)::ftruncate(file.descriptor, static_cast<off_t>(end));
+    write_all(file.descriptor, end_of_run, end, nullptr);  // into blocks that the file has
+    refuse(path, error);
+  }
+  run_bytes_ = end + more.size();
 }
 
 void RunWriter::abort(const machine::Failure& failure, const Record& failing) {

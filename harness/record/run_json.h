@@ -1,5 +1,5 @@
 #pragma once
-// A run directory's run.json and samples.bin: written after every case, read as a whole.
+// A run directory's run.json and samples.bin: extended after every case, read as a whole.
 //
 //   RunWriter writer(context, "results/runs/today");
 //   writer.add(record);                  // after every case: finished cases are on disk
@@ -42,8 +42,9 @@ class RunWriter final : public Sink {
             machine::DiskFault* disk = nullptr);
 
   void started(const std::string& name) override;
-  // Appends the samples to samples.bin and the trace to trace.json, then replaces run.json. On an
-  // error the directory is unchanged.
+  // Appends the samples to samples.bin, the trace to trace.json and the record to run.json. On an
+  // error the cases of the directory are unchanged. Earlier records of this name keep their number
+  // of repetitions until finish or measured.
   void add(const Record& record) override;
   // Both replace run.json with this context: status, reason, rates.
   void finish(const RunContext& context) override;
@@ -52,7 +53,7 @@ class RunWriter final : public Sink {
   void abort(const machine::Failure& failure, const Record& failing) override;
 
  private:
-  // A case's name and JSON. Its number of repetitions grows with later records of its name.
+  // A case's name and JSON. Its number of repetitions may be that of an earlier moment.
   struct Entry {
     std::string name, text;
   };
@@ -60,8 +61,8 @@ class RunWriter final : public Sink {
   int repetitions(const std::string& name, int repetition);
   // Places of unit and name, assigned when they first appear.
   std::pair<int, int> place(const std::string& unit, const std::string& name);
-  void write() const;
-  void append(std::string_view samples);
+  void write();
+  void append();
 
   std::string directory_;
   machine::DiskFault* disk_;
@@ -71,8 +72,8 @@ class RunWriter final : public Sink {
   std::map<std::string, int> repetitions_;               // by case name
   std::map<std::string, std::pair<int, int>> families_;  // unit -> its index, names so far
   std::map<std::string, int> instance_;                  // case name -> index in its family
-  std::uint64_t samples_bytes_ = 0;
-  OpenFile samples_file_;  // locked, to keep other writers away
+  std::uint64_t samples_bytes_ = 0, run_bytes_ = 0;      // of the files
+  OpenFile samples_file_;                                // locked, to keep other writers away
   std::optional<TraceWriter> trace_;
   mutable std::mutex writing_;  // run.json
   bool aborted_ = false;
@@ -87,7 +88,8 @@ struct RunFile {
 };
 
 // Reads a run directory, or its run.json. Reads samples.bin if it exists. Throws UsageError with
-// file and place if it is missing, cut off, or not a run.
+// file and place if it is missing, cut off, or not a run. The last case of a run that was killed
+// may be cut off; it is dropped.
 RunFile read_run(const std::string& given);
 
 // Reads the cases that need not run again: without samples, and without the case that was running

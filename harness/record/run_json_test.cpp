@@ -271,6 +271,7 @@ TEST_F(RunJson, CountsFamiliesAndRepetitions) {
   writer.add(example_record(2));  // another unit
   again.repetition = 1;
   writer.add(again);
+  writer.measured(context_);
   const auto runs = json()["benchmarks"];
   const auto is = [&](int index, int family, int instance, int repetitions, int repetition) {
     EXPECT_EQ(runs[index]["family_index"], family) << index;
@@ -396,6 +397,8 @@ TEST_F(RunJson, LocatesErrorsInForeignAndTruncatedFiles) {
   RunWriter writer(context_, directory_);
   writer.add(example_record(0));
   writer.add(example_record(1));
+  context_.status = "complete";
+  writer.finish(context_);
   const std::string whole = text(), path = directory_ + "/run.json";
 
   put(whole.substr(0, whole.size() / 2));
