@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <ranges>
 #include <set>
 
@@ -152,14 +153,13 @@ std::string table(const RunComparison& comparison, bool all) {
                   comparison.next_label, "shift",
                   fmt::format("{:.3g} % interval", 100 * (1 - comparison.level)), "visible", "");
   std::string unit;
-  UnitNames names;
+  std::map<std::string, UnitNames> names;  // the cases of a unit need not be neighbours
   for (const CaseTimes* times : chosen) {
-    if (times->unit != unit) {
-      unit = times->unit;
-      names = names_of(unit, comparison.times);
-      text += folded(names.title, 0);
-    }
-    text += row(*times, names);
+    const auto [found, is_new] = names.try_emplace(times->unit);
+    if (is_new) found->second = names_of(times->unit, comparison.times);
+    if (times->unit != unit) text += folded(found->second.title, 0);
+    unit = times->unit;
+    text += row(*times, found->second);
   }
   if (chosen.size() < comparison.times.size())
     text += fmt::format("  and {} more that did not change or are undecided; --all lists them\n",

@@ -10,6 +10,7 @@
 // error of SQLite or the system.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/compare/launches.h"
@@ -57,7 +58,9 @@ class History {
   std::string file_;
 };
 
-// Fields in which two runs differ, without the program's own version, which a history tracks.
+// Whether a field is the program's own version, which a history tracks.
+bool is_own_version(std::string_view field);
+// Fields in which two runs differ, without the program's own version.
 std::vector<Difference> breaks(const StoredRun& before, const StoredRun& after);
 
 }  // namespace harness

@@ -83,25 +83,46 @@ std::vector<std::size_t> change_points(std::span<const double> values, double le
   return found;
 }
 
-Track track_of(const History& history, const std::string& name) {
-  const std::vector<std::string> known = history.cases();
-  if (std::ranges::find(known, name) == known.end()) {
-    const std::string near = machine::nearest(name, known);
+Tracks::Tracks(const History& history) : history_(history), cases_(history.cases()) {
+  std::map<Fields, std::size_t> known;
+  for (StoredRun& run : history.runs()) {
+    Fields environment = run.fields;
+    std::erase_if(environment, [](const auto& field) { return is_own_version(field.first); });
+    const auto [found, is_new] = known.try_emplace(std::move(environment), environments_.size());
+    if (is_new) environments_.push_back(run);
+    run.fields.clear();
+    const int id = run.id;
+    runs_[id] = {std::move(run), found->second};
+  }
+}
+
+const std::vector<Difference>& Tracks::breaks(std::size_t before, std::size_t after) const {
+  const auto [found, is_new] = breaks_.try_emplace({before, after});
+  if (is_new) found->second = harness::breaks(environments_[before], environments_[after]);
+  return found->second;
+}
+
+Track Tracks::of(const std::string& name) const {
+  if (!std::ranges::binary_search(cases_, name)) {
+    const std::string near = machine::nearest(name, cases_);
     throw UsageError(near.empty() ? fmt::format("no run of this history has a case '{}'", name)
                                   : fmt::format("no run of this history has a case '{}'; did you "
                                                 "mean '{}'?",
                                                 name, near));
   }
   Track track{name, {}};
-  const std::vector<StoredRun> runs = history.runs();
-  for (const Point& point : history.series(name)) {
-    const auto run = std::ranges::find(runs, point.run, &StoredRun::id);
-    if (run != runs.end()) track.runs.push_back({*run, point.seconds, {}, false, 0});
+  std::vector<std::size_t> environments;
+  for (const Point& point : history_.series(name)) {
+    const auto found = runs_.find(point.run);
+    if (found == runs_.end()) continue;
+    track.runs.push_back({found->second.run, point.seconds, {}, false, 0});
+    environments.push_back(found->second.environment);
   }
   std::size_t first = 0;
   for (std::size_t i = 1; i <= track.runs.size(); ++i) {
     if (i < track.runs.size()) {
-      track.runs[i].breaks = breaks(track.runs[i - 1].run, track.runs[i].run);
+      if (environments[i - 1] == environments[i]) continue;
+      track.runs[i].breaks = breaks(environments[i - 1], environments[i]);
       if (track.runs[i].breaks.empty()) continue;
     }
     find_levels(track.runs, first, i);
@@ -109,6 +130,8 @@ Track track_of(const History& history, const std::string& name) {
   }
   return track;
 }
+
+Track track_of(const History& history, const std::string& name) { return Tracks(history).of(name); }
 
 std::string text(const Track& track) {
   std::string text = fmt::format("{}: {} runs\n", plain(track.name), track.runs.size());

@@ -2,6 +2,7 @@
 // One case over time: its levels, and the changes of its software and hardware.
 
 #include <cstddef>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@ namespace harness {
 struct Track {
   std::string name;
   struct At {
-    StoredRun run;
+    StoredRun run;  // without its fields
     double seconds = 0;
     std::vector<Difference> breaks;  // from the previous run; levels end here
     bool change = false;             // a new level begins here (change_points)
@@ -29,7 +30,30 @@ struct Track {
 // values can show a change, six on either side.
 std::vector<std::size_t> change_points(std::span<const double> values, double level = 0.01);
 
-// Throws UsageError with the nearest case if this name is unknown.
+// Tracks of the cases of one history. Reads its runs once, and compares each pair of consecutive
+// environments once, so that the tracks of all cases take a time linear in the number of points.
+class Tracks {
+ public:
+  explicit Tracks(const History& history);  // must outlive this
+  // Throws UsageError with the nearest case if this name is unknown.
+  Track of(const std::string& name) const;
+  const std::vector<std::string>& cases() const { return cases_; }
+
+ private:
+  struct Run {
+    StoredRun run;                // without its fields
+    std::size_t environment = 0;  // index in environments_
+  };
+  const std::vector<Difference>& breaks(std::size_t before, std::size_t after) const;
+
+  const History& history_;
+  std::vector<std::string> cases_;
+  std::map<int, Run> runs_;              // by id
+  std::vector<StoredRun> environments_;  // a run of each environment
+  mutable std::map<std::pair<std::size_t, std::size_t>, std::vector<Difference>> breaks_;
+};
+
+// The track of one case.
 Track track_of(const History& history, const std::string& name);
 
 std::string text(const Track& track);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "harness/report/junit.h"
@@ -56,7 +57,8 @@ class DateOnly : public nlohmann::json_sax<nlohmann::json> {
 
 std::string date_of(const fs::path& run) {
   DateOnly reader;
-  nlohmann::json::sax_parse(file_text(run / "run.json"), &reader);
+  std::ifstream file(run / "run.json", std::ios::binary);  // read only as far as the date
+  nlohmann::json::sax_parse(file, &reader);
   return reader.date;
 }
 

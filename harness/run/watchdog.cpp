@@ -96,9 +96,13 @@ class Watchdog::Eye {
     const std::uint64_t heartbeat = status.heartbeat.load(), progress = status.progress.load();
     if (counters.heartbeat != heartbeat || view.heartbeat_s == 0 || slept) view.heartbeat_s = now;
     if (counters.progress != progress || view.progress_s == 0 || slept) view.progress_s = now;
-    counters = {heartbeat, progress};
     view.pid = status.pid.load();
-    view.process = process_state(view.pid);
+    // A rank whose heart beats is alive. Asking the kernel for every rank of the host in every rank
+    // would take a time quadratic in the ranks.
+    view.process = counters.heartbeat != heartbeat && heartbeat < reported
+                       ? ProcessState::alive
+                       : process_state(view.pid);
+    counters = {heartbeat, progress};
     // Read after the process: a rank sets its state before it ends.
     view.state = status.state.load();
     if (view.state == RankState::failed) view.failed_s = std::min(view.failed_s, now);

@@ -60,8 +60,9 @@ int list(History& history, const Words&) {
 // Prints the cases whose level changed, with the last change.
 int show_changes(const History& history) {
   int cases = 0, changed = 0;
-  for (const std::string& name : history.cases()) {
-    const harness::Track track = harness::track_of(history, name);
+  const harness::Tracks tracks(history);
+  for (const std::string& name : tracks.cases()) {
+    const harness::Track track = tracks.of(name);
     ++cases;
     std::size_t last = 0;
     for (std::size_t i = 1; i < track.runs.size(); ++i)
@@ -98,9 +99,10 @@ std::vector<harness::StoredRun> chosen(const History& history, const std::vector
 
 int plot(History& history, const Words& words) {
   const std::string& out_dir = words.plots;
+  const harness::Tracks all(history);
   std::vector<harness::Track> tracks;
-  for (const std::string& name : words.names.empty() ? history.cases() : words.names)
-    tracks.push_back(harness::track_of(history, name));
+  for (const std::string& name : words.names.empty() ? all.cases() : words.names)
+    tracks.push_back(all.of(name));
   std::error_code failed;
   std::filesystem::create_directories(out_dir, failed);
   if (failed) throw UsageError(fmt::format("cannot write to {}: {}", out_dir, failed.message()));
@@ -114,8 +116,8 @@ int plot(History& history, const Words& words) {
 
 int show(History& history, const Words& words) {
   if (words.names.empty()) return show_changes(history);
-  for (const std::string& name : words.names)
-    fmt::print("{}", harness::text(harness::track_of(history, name)));
+  const harness::Tracks tracks(history);
+  for (const std::string& name : words.names) fmt::print("{}", harness::text(tracks.of(name)));
   return harness::accepted;
 }
 
