@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "machine/base/names.h"
@@ -13,12 +14,13 @@ bool reads_inner(const Algorithm& algorithm) {
 }
 
 const Algorithm& find_algorithm(machine::Operation operation, std::string_view name) {
+  const auto found = std::ranges::find_if(algorithms(), [&](const Algorithm& algorithm) {
+    return algorithm.operation == operation && algorithm.name == name;
+  });
+  if (found != algorithms().end()) return *found;
   std::vector<std::string> known;
-  for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.operation != operation) continue;
-    if (algorithm.name == name) return algorithm;
-    known.emplace_back(algorithm.name);
-  }
+  for (const Algorithm& algorithm : algorithms())
+    if (algorithm.operation == operation) known.emplace_back(algorithm.name);
   throw std::invalid_argument(
       machine::unknown(fmt::format("{} algorithm", machine::name(operation)), name, known));
 }

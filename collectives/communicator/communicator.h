@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,7 +58,10 @@ class Communicator {
 
   // The algorithms of calls that name none, in a group of several ranks. By default
   // default_algorithm. The same on all ranks of the group.
-  void set_algorithms(GroupAlgorithms algorithms) { algorithms_ = std::move(algorithms); }
+  void set_algorithms(GroupAlgorithms algorithms) {
+    algorithms_ = std::move(algorithms);
+    last_call_.reset();
+  }
   const GroupAlgorithms& algorithms() const { return algorithms_; }
 
   // An empty algorithm selects the group's. `out` may be `in`.
@@ -130,6 +134,8 @@ class Communicator {
 
  private:
   Execution& execution(const CallKey& key, const Call& call);
+  void run_plan(Execution& plan, Operation operation, const Tensor& in, const Tensor& out,
+                Reduction reduction, int root);
   // Returns the plan of a call by the group's algorithm. Null: the library's, or of tensors that
   // the link stages.
   Execution* plan_of(Operation operation, const Tensor& in, const Tensor& out);
@@ -138,6 +144,19 @@ class Communicator {
   Beside beside(const Tensor& tensor) const;
   machine::Worker& worker();
   bool is_in_place(Operation operation, int root, const Tensor& in, const Tensor& out) const;
+  // A call by a plan. The same call again, as a training step makes it, needs no checks and no
+  // search for its algorithm and its key: they would double the time of the smallest calls.
+  struct LastCall {
+    Operation operation{};
+    std::string algorithm;  // as it was given
+    const void *in = nullptr, *out = nullptr;
+    std::int64_t in_size = 0, out_size = 0;
+    machine::Dtype in_dtype{}, out_dtype{};
+    int root = 0;
+    Execution* plan = nullptr;
+    bool is(Operation its_operation, std::string_view its_algorithm, const Tensor& its_in,
+            const Tensor& its_out, int its_root) const;
+  };
 
   machine::World& world_;
   std::unique_ptr<machine::Link> link_;
@@ -150,6 +169,7 @@ class Communicator {
   std::map<CallKey, std::vector<Round>> rounds_;  // by key with in_place false
   const CallKey* last_key_ = nullptr;
   Execution* last_ = nullptr;
+  std::optional<LastCall> last_call_;
   std::string lane_;
   std::unique_ptr<machine::Worker> worker_;  // last: its thread uses the others
 };

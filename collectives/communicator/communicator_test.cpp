@@ -273,6 +273,61 @@ TEST(Communicator, EveryInnerIsRight) {
     });
 }
 
+// A call of the same tensors as the last one, with something else changed each time.
+TEST(Communicator, TheSameTensorsMayBeCalledOtherwise) {
+  constexpr std::int64_t count = 64;
+  machine::run_ranks(4, [](World& world) {
+    Communicator group(world, world.group(), Transport::shared_memory);
+    const Tensor in = tensor(world, Dtype::float32, count),
+                 out = tensor(world, Dtype::float32, count);
+    machine::from_doubles(in, values(world.rank(), count));
+    for (const int root : {0, 1, 1, 0}) {
+      group.run(Operation::broadcast, "direct", in, out, Reduction::sum, root);
+      EXPECT_EQ(machine::to_doubles(out), values(root, count));
+    }
+    const std::vector<double> sums =
+        expected_output(Operation::all_reduce, world.rank(), 4, 0, count, nullptr);
+    for (const Reduction reduction :
+         {Reduction::sum, Reduction::avg, Reduction::max, Reduction::sum}) {
+      group.all_reduce(in, out, "direct", reduction);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const double sum = sums[static_cast<std::size_t>(i)];
+        const double largest = std::max({value(0, i), value(1, i), value(2, i), value(3, i)});
+        EXPECT_EQ(machine::to_doubles(out)[static_cast<std::size_t>(i)],
+                  reduction == Reduction::sum   ? sum
+                  : reduction == Reduction::avg ? sum / 4
+                                                : largest);
+      }
+    }
+    const auto sends = [&](std::string_view algorithm, std::string_view expected,
+                           std::int64_t elements = 64) {
+      group.link().reset_traffic();
+      group.all_reduce(in.slice(0, {elements}), out.slice(0, {elements}), algorithm);
+      const Algorithm& its = find_algorithm(Operation::all_reduce, expected);
+      EXPECT_EQ(group.link().total(),
+                expected_traffic(its, {world.rank(), 4, 1, 0, group.inner(), nullptr}, elements,
+                                 Dtype::float32))
+          << expected;
+    };
+    for (const std::string_view algorithm :
+         {"direct", "parameter_server", "direct", "binomial_tree"})
+      sends(algorithm, algorithm);
+    sends("direct", "direct", 32);
+    sends("direct", "direct", 64);
+    for (const int inner : {1, 2, 4}) {
+      group.set_inner(inner);
+      sends("hierarchical", "hierarchical");
+    }
+    for (const std::string_view algorithm : {"direct", "parameter_server"}) {
+      GroupAlgorithms algorithms;
+      algorithms.set(Operation::all_reduce, algorithm);
+      group.set_algorithms(algorithms);
+      sends({}, algorithm);
+    }
+    EXPECT_THROW(group.all_reduce(in, out.slice(0, {32}), "direct"), std::invalid_argument);
+  });
+}
+
 // Sizes that change from step to step, as in a mixture of experts.
 TEST(Communicator, TakesAnotherMatrixEachTime) {
   machine::run_ranks(3, [](World& world) {

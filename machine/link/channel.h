@@ -85,7 +85,7 @@ class ChannelLink : public Link {
   }
   // Announces the message in next_slot() to the receiver. Returns the message's number.
   std::uint64_t publish(int peer, Slot& slot) {
-    Wait::publish(slot.sequence, static_cast<std::uint32_t>(outgoing_[peer].sent), slot.sleeping);
+    announce(slot.sequence, static_cast<std::uint32_t>(outgoing_[peer].sent), slot.sleeping);
     return outgoing_[peer].sent;
   }
   void refresh_taken(int peer) {
@@ -117,7 +117,7 @@ class ChannelLink : public Link {
   }
   void publish_taken(int peer) {
     Channel& channel = from(peer);
-    Wait::publish(channel.taken, static_cast<std::uint32_t>(last_received(peer)), channel.sleeping);
+    announce(channel.taken, static_cast<std::uint32_t>(last_received(peer)), channel.sleeping);
   }
 
   // Offers a place for message `number` from peer.
@@ -145,6 +145,15 @@ class ChannelLink : public Link {
     std::uint64_t sent = 0;
     std::uint64_t taken = 0;
   };
+  // Wait::publish without its fence, which would wait until the line has come from the peer's core,
+  // while this rank could already look for the peer's message. A sleeper that the load misses sees
+  // the value in the kernel, which compares it again, or at worst after a millisecond
+  // (Wait::sleep).
+  static void announce(std::atomic<std::uint32_t>& word, std::uint32_t value,
+                       std::atomic<std::uint32_t>& sleeping) {
+    word.store(value, std::memory_order_release);
+    if (sleeping.load(std::memory_order_relaxed) != 0) Wait::publish(word, value, sleeping);
+  }
   Waiting waiting(int peer, std::uint64_t number, std::size_t bytes, const char* for_what) const {
     return {operation(), group().members[peer], number, bytes, for_what};
   }

@@ -23,14 +23,9 @@ Traffic& Traffic::operator+=(const Traffic& other) {
   return *this;
 }
 
-Link::Link(Group group) : group_(std::move(group)) { count_as({}); }
+Link::Link(Group group) : group_(std::move(group)) {}
 
 Link::~Link() = default;
-
-void Link::count_as(TrafficLabel label) {
-  current_ = &traffic_[label];
-  operation_ = label.operation;
-}
 
 bool Link::has_own_stream() const { return stream() && stream() != &stream()->device().stream(); }
 

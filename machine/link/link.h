@@ -142,14 +142,18 @@ class Link {
   void release(int peer) { do_release(peer); }
 
   // Bytes sent from now on count under this label.
-  void count_as(TrafficLabel label);
+  void count_as(TrafficLabel label) {
+    if (label == label_) return;
+    label_ = label;
+    current_ = &traffic_[label];
+  }
   const std::map<TrafficLabel, Traffic>& traffic() const { return traffic_; }
   Traffic total() const;
   void reset_traffic();
 
  protected:
   explicit Link(Group group);
-  Operation operation() const { return operation_; }
+  Operation operation() const { return label_.operation; }
 
  private:
   virtual void do_exchange(std::span<const Transfer> transfers);
@@ -166,8 +170,8 @@ class Link {
 
   Group group_;
   std::map<TrafficLabel, Traffic> traffic_;
-  Traffic* current_ = nullptr;
-  Operation operation_ = Operation::none;
+  TrafficLabel label_;
+  Traffic* current_ = &traffic_[label_];
 };
 
 }  // namespace machine

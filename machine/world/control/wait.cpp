@@ -20,8 +20,11 @@ double waited_s() { return slept_s; }
 void add_waited_s(double seconds) { slept_s += seconds; }
 
 void Wait::sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
-  constexpr double slice_s = 0.05;
-  sleep_on(word, seen, slice_s);
+  // The first sleep is short: a sender without a fence may have missed that this rank sleeps
+  // (link/channel.h).
+  constexpr double first_s = 0.001, slice_s = 0.05;
+  sleep_on(word, seen, first_s);
+  if (word.load(std::memory_order_acquire) == seen) sleep_on(word, seen, slice_s - first_s);
 }
 
 void Wait::wake(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping) {
