@@ -4,6 +4,7 @@ import csv
 import importlib.machinery
 import importlib.util
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -69,6 +70,7 @@ class CompareTraining(unittest.TestCase):
         self.place = Path(folder.name)
         self.log = self.place / "log"
         self.program("build/shardmark", PROGRAM)
+        self.program("no_figures/matplotlib.py", "raise ImportError\n")  # importing matplotlib takes most of a run
 
     def program(self, path, text):
         file = self.place / path
@@ -76,9 +78,10 @@ class CompareTraining(unittest.TestCase):
         file.write_text(text.format(python=sys.executable, log=str(self.log)))
         file.chmod(0o755)
 
-    def run_script(self, *words):
+    def run_script(self, *words, figure=False):
+        environment = os.environ if figure else os.environ | {"PYTHONPATH": str(self.place / "no_figures")}
         return subprocess.run([sys.executable, SCRIPT, "--build", self.place / "build", "--folder", self.place / "peers",
-                               "--out", self.place / "out", *words], capture_output=True, text=True)
+                               "--out", self.place / "out", *words], capture_output=True, text=True, env=environment)
 
     def rows(self):
         with open(self.place / "out/compare_training.csv") as file:
@@ -86,7 +89,7 @@ class CompareTraining(unittest.TestCase):
 
     def test_three_rounds_with_given_times(self):
         self.program("peers/venv/bin/python", PYTHON)
-        done = self.run_script("--shapes", "4x64", "1x512", "--rounds", "3")
+        done = self.run_script("--shapes", "4x64", "1x512", "--rounds", "3", figure=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("llm_c left out: no ", done.stderr)
         self.assertIn("pytorch_compile left out: no step of 4x64 in bfloat16: exit code 1: no compiler", done.stderr)
