@@ -101,24 +101,25 @@ TEST_P(OwnStream, WorkApartStartsAfterTheDevicesWork) {
 TEST_P(OwnStream, WorkApartDoesNotHoldTheDevice) {
   if (GetParam().transport != Transport::nccl)
     GTEST_SKIP() << "the host takes part in each message of cuda_ipc";
-  run([](World& world) {
-    Communicator group = connected(world);
-    machine::Stream& stream = world.device().stream();
-    const Tensor data = tensor(world, count), other = tensor(world, count);
-    group.all_reduce(data, data, library);  // the first calls may wait for peers
-    stream.synchronize();
-    stream.kernels().fill(data, 1);
-    if (world.rank() > 0) world.barrier(world.group());
-    const auto end = group.run_apart([&] { group.all_reduce(data, data, library); });
-    stream.kernels().fill(other, 2);
-    if (world.rank() == 0) {
+  for (const std::string_view algorithm : {library, std::string_view("direct")})
+    run([algorithm](World& world) {
+      Communicator group = connected(world);
+      machine::Stream& stream = world.device().stream();
+      const Tensor data = tensor(world, count), other = tensor(world, count);
+      group.all_reduce(data, data, algorithm);  // the first calls may wait for peers
       stream.synchronize();
-      world.barrier(world.group());
-    }
-    stream.wait(*end);
-    EXPECT_EQ(to_doubles(data).front(), world.size());
-    EXPECT_EQ(to_doubles(other).front(), 2);
-  });
+      stream.kernels().fill(data, 1);
+      if (world.rank() > 0) world.barrier(world.group());
+      const auto end = group.run_apart([&] { group.all_reduce(data, data, algorithm); });
+      stream.kernels().fill(other, 2);
+      if (world.rank() == 0) {
+        stream.synchronize();
+        world.barrier(world.group());
+      }
+      stream.wait(*end);
+      EXPECT_EQ(to_doubles(data).front(), world.size()) << algorithm;
+      EXPECT_EQ(to_doubles(other).front(), 2) << algorithm;
+    });
 }
 
 INSTANTIATE_TEST_SUITE_P(, OwnStream,
