@@ -145,7 +145,7 @@ class Communicator {
   machine::Worker& worker();
   bool is_in_place(Operation operation, int root, const Tensor& in, const Tensor& out) const;
   // A call by a plan. The same call again, as a training step makes it, needs no checks and no
-  // search for its algorithm and its key: they would double the time of the smallest calls.
+  // search for its algorithm and its key, which the smallest calls would feel.
   struct LastCall {
     Operation operation{};
     std::string algorithm;  // as it was given
