@@ -18,7 +18,7 @@ template <class... Values>
 }
 
 inline void check_positive(std::string_view key, std::int64_t value) {
-  if (value < 1) reject("{} {}: must be positive", key, value);
+  if (value < 1) reject("{} is {}; expected 1 or more", key, value);
 }
 
 }  // namespace machine

@@ -29,7 +29,8 @@ void check(const StateOptions& options) {
   const NvmeOptions& nvme = options.nvme;
   if (options.device == OffloadDevice::cpu) {
     machine::check_positive("piece_size", cpu.piece_size);
-    if (!(cpu.ratio >= 0 && cpu.ratio <= 1)) machine::reject("ratio {}: must be 0 to 1", cpu.ratio);
+    if (!(cpu.ratio >= 0 && cpu.ratio <= 1))
+      machine::reject("ratio is {}; expected 0 to 1", cpu.ratio);
   } else if (cpu.delayed_update || cpu.ratio != 1) {
     machine::reject("{} requires offload_optimizer cpu (got {})",
                     cpu.delayed_update ? "delayed_update" : fmt::format("ratio {}", cpu.ratio),

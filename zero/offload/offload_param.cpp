@@ -11,8 +11,8 @@
 namespace zero {
 
 void check(const ValueOptions& options, int stage, const StateOptions& states) {
-  machine::check_positive("offload_param with buffer_count", options.buffer_count);
-  machine::check_positive("offload_param with buffer_size", options.buffer_size);
+  machine::check_positive("offload_param: buffer_count", options.buffer_count);
+  machine::check_positive("offload_param: buffer_size", options.buffer_size);
   if (options.max_in_cpu < 0)
     machine::reject("offload_param.max_in_cpu is {}; expected 0 or more", options.max_in_cpu);
   check(options.swap.io);

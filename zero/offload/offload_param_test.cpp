@@ -456,7 +456,7 @@ TEST(OffloadParam, RejectsIncompatibleOptions) {
   states.cpu = {.delayed_update = true};
   EXPECT_NE(refusal(values, 3, states).find("delayed_update"), std::string::npos);
   values.buffer_count = 0;
-  EXPECT_EQ(refusal(values, 3, {}), "offload_param with buffer_count 0: must be positive");
+  EXPECT_EQ(refusal(values, 3, {}), "offload_param: buffer_count is 0; expected 1 or more");
   EXPECT_THROW(find_offload_device("nvm", "offload_param"), std::invalid_argument);
 }
 

@@ -317,17 +317,17 @@ TEST(Offload, RejectsIncompatibleOptions) {
   EXPECT_EQ(refusal(options), "delayed_update requires offload_optimizer cpu (got nvme)");
   options.cpu.delayed_update = false;
   EXPECT_EQ(refusal(options), "ratio 0.5 requires offload_optimizer cpu (got nvme)");
-  EXPECT_EQ(refusal(on_host(2)), "ratio 2: must be 0 to 1");
-  EXPECT_EQ(refusal(on_host(NAN)), "ratio nan: must be 0 to 1");
+  EXPECT_EQ(refusal(on_host(2)), "ratio is 2; expected 0 to 1");
+  EXPECT_EQ(refusal(on_host(NAN)), "ratio is nan; expected 0 to 1");
   options = on_host(1);
   options.cpu.piece_size = 0;
-  EXPECT_EQ(refusal(options), "piece_size 0: must be positive");
+  EXPECT_EQ(refusal(options), "piece_size is 0; expected 1 or more");
   options = in_file();
   options.nvme.buffer_count = 0;
-  EXPECT_EQ(refusal(options), "buffer_count 0: must be positive");
+  EXPECT_EQ(refusal(options), "buffer_count is 0; expected 1 or more");
   options = in_file();
   options.nvme.sub_group_size = 0;
-  EXPECT_EQ(refusal(options), "sub_group_size 0: must be positive");
+  EXPECT_EQ(refusal(options), "sub_group_size is 0; expected 1 or more");
   EXPECT_EQ(find_offload_device("nvme"), OffloadDevice::nvme);
   try {
     find_offload_device("nvm");

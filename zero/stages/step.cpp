@@ -117,13 +117,13 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
 
 void Step::set_divisor(double divisor) {
   if (!(divisor > 0) || !std::isfinite(divisor))
-    machine::reject("divisor {}: must be positive", divisor);
+    machine::reject("divisor is {}; expected a positive number", divisor);
   divisor_ = divisor;
 }
 
 void Step::set_loss_scale(double scale) {
   if (!(scale > 0) || !std::isfinite(scale))
-    machine::reject("loss scale {}: must be positive", scale);
+    machine::reject("loss scale is {}; expected a positive number", scale);
   loss_scale_ = scale;
 }
 

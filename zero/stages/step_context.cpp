@@ -23,11 +23,11 @@ namespace {
 StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
                     const FlatStates& states, const Communicators& communicators) {
   if (!(options.clip_norm > 0))
-    machine::reject("clip_norm {}: must be positive, or infinity for no clipping",
+    machine::reject("clip_norm is {}; expected a positive number, or infinity for no clipping",
                     options.clip_norm);
   machine::check_positive("allgather_bucket_size", options.allgather_bucket_size);
   if (!(options.gradient_predivide_factor > 0) || !std::isfinite(options.gradient_predivide_factor))
-    machine::reject("gradient_predivide_factor {}: must be positive",
+    machine::reject("gradient_predivide_factor is {}; expected a positive number",
                     options.gradient_predivide_factor);
   machine::check_positive("stage3_max_live_parameters", options.stage3_max_live_parameters);
   if (options.stage3_max_reuse_distance < 0)

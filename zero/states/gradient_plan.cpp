@@ -23,7 +23,7 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
                            std::optional<Dtype> gradient_dtype, const Experts& experts) {
   const Dtype wide = collectives::gradient_dtype(value_dtype), sums = gradient_dtype.value_or(wide);
   if (sums != wide && sums != value_dtype)
-    machine::reject("gradient plan: gradients of {} values are {} or {} (got {})",
+    machine::reject("gradient plan: gradients of {} values require {} or {} (got {})",
                     machine::name(value_dtype), machine::name(wide), machine::name(value_dtype),
                     machine::name(sums));
   if (!(divisor > 0) || !std::isfinite(divisor))
