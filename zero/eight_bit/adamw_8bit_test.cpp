@@ -23,7 +23,7 @@ constexpr double divisor = 4;
 constexpr std::int64_t least = 700;  // elements of a parameter with codes
 const AdamW8Bit rule{.learning_rate = 0.01, .beta2 = 0.9, .weight_decay = 0.1};
 
-// Vectors of lengths that are no multiples of a block. Two have codes.
+// Vectors whose lengths are not multiples of a block. Three have codes.
 struct Trained {
   std::vector<Parameter> parameters;
   machine::Grid grid;

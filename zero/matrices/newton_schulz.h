@@ -34,7 +34,8 @@ std::int64_t square_elements(std::int64_t rows, int tp);
 
 class NewtonSchulz {
  public:
-  // Memory for matrices of at most so many elements, and for A of at most so many rows.
+  // Allocates memory for matrices of at most most_elements elements, and for A of at most most_rows
+  // rows.
   NewtonSchulz(machine::Device& device, machine::Dtype dtype, std::int64_t most_elements,
                std::int64_t most_rows, int tp);
   static std::size_t bytes(machine::Dtype dtype, std::int64_t most_elements, std::int64_t most_rows,

@@ -101,7 +101,7 @@ void compare(const PlainStep& before, const Values& momentum, const RangeStates&
   expect_near(to_doubles(after.master), w, w_bound, "master");
 }
 
-// Expectations, not assertions: the other ranks wait for each gather.
+// Uses expectations, because a rank that left early would let the other ranks wait in a gather.
 void train(machine::World& world, machine::Degrees degrees, Dtype dtype, double clip,
            Dtype gradients) {
   Trained trained(world, degrees, dtype, clip, gradients);

@@ -43,8 +43,8 @@ class OneBitLambOptimizer final : public OneBitOptimizer {
               const Updated& updated) override;
   void set_steps(std::int64_t steps) override;
 
-  // Of a parameter: c, the last factor, and the constant of its momenta, 0 in the warm-up. Equal on
-  // all ranks that hold it.
+  // The numbers of a parameter: c, the last factor, and the constant of its momenta, 0 in the
+  // warm-up. Equal on all ranks that hold it.
   struct Ratios {
     double coefficient = 0, last_factor = 1, scaling = 0;
   };

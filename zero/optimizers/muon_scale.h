@@ -9,7 +9,7 @@ namespace zero {
 // simple: Jordan's, the same in each step. quintic: another triple in each of five steps.
 enum class NewtonSchulzType : unsigned char { quintic, simple };
 
-// Of a matrix [rows, columns], which maps columns to rows:
+// The scale of a matrix [rows, columns], which maps columns to rows:
 //   spectral       sqrt(max(rows, columns)) (Liu et al. 2025, arXiv:2502.16982, with a factor 0.2)
 //   unit_rms_norm  sqrt(rows / columns) (Bernstein and Newhouse 2024, arXiv:2409.20325)
 //   shape_scaling  sqrt(max(1, rows / columns)) (Jordan et al. 2024)

@@ -28,7 +28,7 @@ TEST(Reuse, GathersOnceWhatStays) {
   EXPECT_EQ(order(0), (std::vector{0, 1, 2, 2, 1, 0}));
   EXPECT_EQ(order(61), (std::vector{0, 1, 2, 0}));
   EXPECT_EQ(order(1000), (std::vector{0, 1, 2}));
-  // What stays is not gathered ahead, and counts as live.
+  // Buckets that stay are not gathered ahead, and count as live.
   const Uses all = kept(there_and_back, sizes, 1000);
   EXPECT_EQ(prefetches(there_and_back, sizes, 1000, 1000, all), (Uses{{1, 2}, {}, {}, {}, {}, {}}));
   EXPECT_EQ(prefetches(there_and_back, sizes, 1000, 50, all), (Uses{{1}, {}, {}, {}, {}, {}}));

@@ -60,7 +60,7 @@ TEST(Layout, ExpertsHaveTheirOwnBucketsAndShards) {
   EXPECT_EQ(layout.own_elements, layout.in_shards(dense).end);
 }
 
-// Of four ranks of a stage with tp 2, all hold each expert whole: rank 2 d + t has shard 2 d + t.
+// All four ranks of a stage with tp 2 hold each expert whole: rank 2 d + t has shard 2 d + t.
 TEST(Layout, ShardsOfExpertsCountRanksOfTp) {
   using enum Over;
   for (const auto& [ep, etp, holders] : {std::tuple(1, 1, 4), {2, 1, 2}, {1, 4, 1}})

@@ -32,8 +32,9 @@ enum class Over : unsigned char {
 inline constexpr Over all_overs[] = {Over::embedding, Over::tp, Over::dp, Over::edp};
 std::string_view name(Over over);
 
-// What of a parameter Muon orthogonalizes or Adafactor factors (zero/matrices). 8-bit AdamW has
-// codes for the moments of each parameter with columns (zero/eight_bit), and no other member.
+// The part of a parameter that Muon orthogonalizes or Adafactor factors (zero/matrices). 8-bit
+// AdamW has codes for the moments of each parameter with columns (zero/eight_bit), and no other
+// member.
 struct MatrixRow {
   enum class Cut : unsigned char { nothing, rows, columns };  // what tp shards
   std::int64_t columns = 0;                                   // of this rank's shard; 0: neither

@@ -66,8 +66,8 @@ struct LayoutOptions {
   // If parts are given, parameters of at most this many elements are persistent (DeepSpeed's
   // stage3_param_persistence_threshold).
   std::int64_t persistence_threshold = 100'000;
-  // Of each row, if parts are given: every chunk of a pipeline has its own buckets. Empty: one
-  // chunk.
+  // The chunk of each row, if parts are given: every chunk of a pipeline has its own buckets.
+  // Empty: one chunk.
   std::vector<int> chunks = {};
   // The most elements that are persistent, in the order of the plan (DeepSpeed's
   // stage3_model_persistence_threshold). A parameter that does not fit is sharded.

@@ -47,7 +47,8 @@ inline std::vector<Declared> declare(int stage, int stages) {
   return all;
 }
 
-// What Muon orthogonalizes: "up", whose rows are of two matrices in turn, and "down".
+// Returns whether Muon orthogonalizes the parameter: "up", whose rows alternate between two
+// matrices, and "down".
 inline bool is_matrix(const Declared& declared) {
   return declared.name.ends_with(".up") || declared.name.ends_with(".down");
 }

@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of 1-bit Adam and 1-bit LAMB share: a rank's training in ZeRO stage 0, and its
-// momenta before each sum.
+// The common part of the tests of 1-bit Adam and 1-bit LAMB: a rank's training in ZeRO stage 0, and
+// its momenta before each sum.
 
 #include <map>
 #include <memory>

@@ -86,7 +86,8 @@ inline double orthogonalized_error(const PlainMatrix& x, const std::vector<Plain
   for (std::size_t step = 0; step < steps.size(); ++step) {
     const Steepest of = steepest(steps, step, top);
     error += of.slope * added;
-    // Of products of at most `terms` terms each, of a matrix whose 2-norm is `top` at most.
+    // The error of products of at most `terms` terms each, for a matrix whose 2-norm is at most
+    // `top`.
     const auto& [a, b, c] = steps[step];
     added = terms * roundoff * extent *
             (2 * a * top + 3 * std::abs(b) * std::pow(top, 3) + 5 * c * std::pow(top, 5));

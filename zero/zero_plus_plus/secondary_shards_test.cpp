@@ -131,7 +131,7 @@ TEST(SecondaryShards, APassOfBackwardStaysInTheGroup) {
   });
 }
 
-// Psi / h elements beside plain stage 3.
+// Psi / h elements in addition to those of plain stage 3.
 TEST(SecondaryShards, HoldAShareOfTheValues) {
   machine::run_ranks(4, [](machine::World& world) {
     const auto peak = [&](int size) {
