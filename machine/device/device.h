@@ -102,7 +102,7 @@ class Device {
   virtual bool readable_by_host() const { return kind_ == Kind::host; }
   // The same value in every process that uses the GPU; 0 for the host.
   virtual std::uint64_t identity() const { return 0; }
-  // Of the GPU, as the driver names it: "00000000:3B:00.0". Empty for the host.
+  // Returns the GPU's PCI address in the driver's form: "00000000:3B:00.0". Empty for the host.
   virtual std::string pci_address() const { return ""; }
   // Waits for all work of the device. Returns the error that every later call would return, or
   // empty: after a failed kernel, a process cannot use its CUDA device any more.

@@ -1,6 +1,6 @@
 #pragma once
-// What the driver says of a GPU's health, through its management library (NVML), which is opened
-// when it is first asked. A fact that the library, the driver or the GPU does not report is absent.
+// A GPU's health as the driver's management library (NVML) reports it. The library is opened by the
+// first call. A fact that the library, the driver or the GPU does not report is absent.
 
 #include <cstdint>
 #include <functional>

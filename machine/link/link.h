@@ -129,7 +129,7 @@ class Link {
   std::uint64_t deliver(int peer, std::size_t bytes);
 
   // Lets the next message from peer move to `into` from now on, if the transport moves messages
-  // beside other work without a thread. The receive into the same place completes it, before any
+  // during other work without a thread. The receive into the same place completes it, before any
   // other receive from that peer.
   void start_receive(int peer, void* into, std::size_t bytes) {
     do_start_receive(peer, into, bytes);

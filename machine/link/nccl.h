@@ -21,7 +21,7 @@ namespace machine {
 
 class NcclLink final : public Link {
  public:
-  // What a link uses. The ranks of the communicator are the group's, in order, on `device`.
+  // The resources of a link. The ranks of the communicator are the group's, in order, on `device`.
   struct Wiring {
     Device* device;
     std::unique_ptr<Stream> own_stream;  // null: the link uses the device's

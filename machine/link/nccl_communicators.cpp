@@ -13,7 +13,7 @@
 namespace machine {
 namespace {
 
-// What a rank has for the next link of a group, or why it has nothing.
+// A rank's resources for the next link of a group, or the reason for their absence.
 struct Offer {
   std::string error;
   bool has_source = false;

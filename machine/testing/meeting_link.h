@@ -59,7 +59,7 @@ class MeetingLink final : public Link {
     const bool all = point_.changed.wait_for(lock, std::chrono::seconds(20), [&] {
       return std::ranges::all_of(mine, [&](const Transfer& one) { return point_.met[&one]; });
     });
-    if (!all) throw Timeout(fmt::format("rank {} meets nobody", rank()));
+    if (!all) throw Timeout(fmt::format("rank {} meets no rank", rank()));
     for (const Transfer& one : mine) point_.met.erase(&one);
   }
   [[noreturn]] static void only_groups() { throw std::logic_error("only groups meet"); }

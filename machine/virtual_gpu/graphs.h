@@ -35,7 +35,8 @@ cudaError_t may_queue(const std::shared_ptr<Queue>& queue);
 cudaError_t may_wait(const std::shared_ptr<Queue>& queue);  // also to query and destroy
 cudaError_t may_wait(const std::shared_ptr<Event>& event);
 cudaError_t may_wait_for_device(int device);
-// Calls that may wait for the device (allocating and freeing memory) in the mode of the capture.
+// For calls that may wait for the device: allocating and freeing memory. Whether they are allowed
+// depends on the mode of the capture.
 cudaError_t may_call_unsafe();
 
 }  // namespace machine::virtual_gpu

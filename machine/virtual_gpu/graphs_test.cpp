@@ -151,7 +151,8 @@ TEST_F(Graphs, EventsJoinStreamsToACapture) {
   EXPECT_CUDA(cudaGraphExecDestroy(graph));
 }
 
-// What no wait orders runs in any order: lazily, a branch that nothing waits for yet is late.
+// Branches without a wait between them run in any order. In the order lazy, a branch runs late if
+// no operation waits for it yet.
 TEST_F(Graphs, BranchesAreNotOrdered) {
   if (configuration().order != Order::lazy) GTEST_SKIP() << "another order";
   begin();

@@ -111,7 +111,7 @@ class Record final : public RemotePoint {
   std::uint32_t number_;
 };
 
-// What handles begin with. `file` is a descriptor of the process.
+// The first bytes of a handle. `file` is a descriptor of the process.
 struct Handle {
   char kind[8] = {};
   std::uint32_t host = host_number();

@@ -24,7 +24,7 @@ class SharedSlot {
   void reach(std::uint32_t number);
   std::uint32_t recorded() const { return words_->recorded; }
   std::uint32_t reached() const { return words_->reached; }
-  void start();  // for a new event; another one may have used the slot
+  void start();  // for a new event; an earlier event may have used the slot
   std::uint32_t requested() const { return words_->requested; }
   void request(std::uint32_t number);
   void wait(std::uint32_t number);

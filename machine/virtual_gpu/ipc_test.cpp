@@ -154,7 +154,7 @@ void exchange_with_another_process() {
     char done;
     get(socket, done);
     put(socket, 'e');
-    if (testing::Test::HasFailure()) ::kill(peer, SIGKILL);  // it may wait for ever
+    if (testing::Test::HasFailure()) ::kill(peer, SIGKILL);  // it may wait forever
     int status = 0;
     ::waitpid(peer, &status, 0);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);

@@ -57,7 +57,7 @@ class Grid {
   // One member when pp is 1; index -1 on a stage between.
   Group embedding_group() const;
   // This rank's stage and the stage at the same distance from the other end, in order. The middle
-  // stage is alone in its group.
+  // stage is the only member of its group.
   Group opposite_group() const;
 
  private:

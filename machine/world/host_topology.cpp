@@ -86,7 +86,8 @@ hwloc_topology* loaded_topology() {
   static hwloc_topology* const loaded = [] {
     hwloc_topology_t result = nullptr;
     if (hwloc_topology_init(&result) != 0) throw MachineError("hwloc cannot start");
-    // Cores that this process may not use are included, so that all ranks number the cores alike.
+    // Cores that this process may not use are included, so that all ranks number the cores in the
+    // same way.
     hwloc_topology_set_flags(result, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
     hwloc_topology_set_io_types_filter(result, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     // These components of hwloc start CUDA and other runtimes. The PCI devices are enough.

@@ -22,7 +22,7 @@
 
 namespace machine {
 
-// What a rank may use.
+// The cores and GPUs that a rank may use.
 struct RankOfHost {
   std::vector<int> cores;          // that the launcher gave it
   std::vector<cuda::Gpu> visible;  // in CUDA's order

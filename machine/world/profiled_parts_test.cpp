@@ -19,7 +19,7 @@
 namespace machine {
 namespace {
 
-// Of this thread: "forward", and "-" for an end.
+// Parts seen on this thread: "forward", and "-" for an end.
 thread_local std::vector<std::string>* seen = nullptr;
 
 int NVTX_API push(const char* name) {

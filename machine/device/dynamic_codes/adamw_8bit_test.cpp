@@ -64,7 +64,7 @@ TEST(DynamicMap, HasTheNumbersOfTheTree) {
   EXPECT_FLOAT_EQ(kernel::DynamicMap<false>::value(1), 3.25e-7f);
 }
 
-// Middles and their neighbours, which have another code, and what is no number of a block.
+// Middles and their neighbours, which have another code, and values that no block can hold.
 template <bool is_signed>
 void compare_tables() {
   using Map = kernel::DynamicMap<is_signed>;

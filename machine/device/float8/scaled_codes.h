@@ -9,7 +9,7 @@
 //
 // Blocks at the right and lower border are smaller if the block does not divide the matrix. Scales
 // are float factors, or powers of two as uint8: E8M0 (OCP Microscaling Formats 1.0, section 5.4.1),
-// 2^(code - 127), with 255 for NaN. x is float, bfloat16 or half. One source for host and CUDA.
+// 2^(code - 127), with 255 for NaN. x is float, bfloat16 or half. Host and CUDA share one source.
 // Throws std::logic_error for shapes or dtypes that do not match.
 
 #include <cstdint>

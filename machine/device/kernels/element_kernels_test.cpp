@@ -164,7 +164,7 @@ TEST_P(ElementKernels, ReduceToSeveralTargets) {
         }
 }
 
-// An element has the same bits in a vector loop, its remainder, or a shard.
+// An element has the same bits in a vector loop, in its remainder and in a shard.
 TEST_P(ElementKernels, ShardsHaveTheBitsOfTheWhole) {
   const Tensor x = random({size}, -4, 4), slope = random({size});
   const Tensor whole = empty({size}), parts = empty({size});

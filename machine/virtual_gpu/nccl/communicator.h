@@ -35,7 +35,7 @@ struct Task {
 ncclResult_t refused(ncclResult_t result, std::string text);
 const std::string& last_text();
 
-// Number of ends that this process has made.
+// Returns the number of communicators that this process has made.
 int communicators_made();
 
 class Communicator : public std::enable_shared_from_this<Communicator> {

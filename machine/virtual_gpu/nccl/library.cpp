@@ -125,11 +125,11 @@ ncclResult_t check_call(Communicator& on, Task& task) {
   if (const ncclResult_t ready = on.ready(); ready != ncclSuccess) return ready;
   if (call.type < 0 || call.type >= ncclNumTypes || call.op < 0 || call.op >= ncclNumOps)
     return refused(ncclInvalidArgument,
-                   fmt::format("{}: type {}, operation {}", how.call, static_cast<int>(call.type),
-                               static_cast<int>(call.op)));
+                   fmt::format("{}: type {} or operation {} is invalid", how.call,
+                               static_cast<int>(call.type), static_cast<int>(call.op)));
   if (call.peer < 0 || call.peer >= on.size())
-    return refused(ncclInvalidArgument,
-                   fmt::format("{}: rank {} of {}", how.call, call.peer, on.size()));
+    return refused(ncclInvalidArgument, fmt::format("{}: rank is {}; expected 0 to {}", how.call,
+                                                    call.peer, on.size() - 1));
   const bool small = call.type == ncclFloat8e4m3 || call.type == ncclFloat8e5m2;
   if (how.reduces && small && configuration().major < 9)
     return refused(ncclInvalidArgument, "FP8 reduction support begins with sm90 capable devices.");
@@ -193,8 +193,7 @@ ncclResult_t check_devices(Communicator& on) {
 ncclResult_t join(const ncclUniqueId& id, int size, int rank, bool blocking,
                   std::shared_ptr<Communicator>& result) {
   auto segment = open_segment(id);
-  if (!segment)
-    return refused(ncclSystemError, "the id is not of a process that waits for its ranks");
+  if (!segment) return refused(ncclSystemError, "no process waits for ranks with this id");
   std::uint32_t ranks = 0;
   if (!segment->ranks.compare_exchange_strong(ranks, static_cast<std::uint32_t>(size)) &&
       ranks != static_cast<std::uint32_t>(size))

@@ -194,7 +194,8 @@ TEST(PointToPoint, AGroupMeetsSingleCalls) {
   });
 }
 
-// What a rank calls, by rank: what the peers do not agree on, and a part of the text of the error.
+// A mismatch between the calls of ranks: its name, each rank's call, and a part of the error's
+// text.
 struct Mistake {
   const char* name;
   const char* text;

@@ -42,7 +42,7 @@ struct Shape {
 const Shape& shape(Kind kind);
 constexpr bool is_collective(Kind kind) { return kind < Kind::send; }
 
-// What the ranks of an operation must agree on.
+// The arguments that the ranks of an operation must agree on.
 struct Call {
   Kind kind;
   ncclDataType_t type;

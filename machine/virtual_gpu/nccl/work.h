@@ -11,7 +11,7 @@
 
 namespace machine::virtual_gpu::nccl {
 
-// Of a wait for peers, from now.
+// The end of a wait for peers, counted from now.
 class Deadline {
  public:
   bool passed() const {
