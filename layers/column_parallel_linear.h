@@ -53,8 +53,8 @@ class ColumnParallelLinear {
   // kept: the category of memory that backward_weights needs (a scale in 8 bits).
   void backward_input(const Tensor& d_y, const Tensor& d_x, Category kept = Category::buffers);
   void backward_weights(const Tensor& x, const Tensor& d_y);
-  // Both halves at once. With context.overlap the input is gathered beside the product of d_x, and
-  // d_x is reduced beside the product of the weights' gradient.
+  // Runs both halves. With context.overlap the input is gathered during the product of d_x, and d_x
+  // is reduced during the product of the weights' gradient.
   void backward(const Tensor& x, const Tensor& d_y, const Tensor& d_x);
 
   Parameters parameters();

@@ -32,7 +32,7 @@ struct Context {
   bool flash_attention = false;           // blockwise, without probabilities (attention.h)
   bool fused_epilogues = false;  // bias and GELU inside the product (machine/device/gemm.h)
   ContextParallel cp{};          // the split of the sequences; by default ranks have whole ones
-  TpCommOverlap overlap{};       // communication over tp beside products
+  TpCommOverlap overlap{};       // communication over tp during products
   Fp8Scheme fp8{};               // products of the linear layers in 8 bits
 
   machine::Stream& stream() const { return device.stream(); }

@@ -12,7 +12,7 @@
 // between regions. Without sequence parallelism they are one tensor. On one rank enter and leave do
 // nothing.
 //
-// With the overlap of tp_comm_overlap.h, products run beside the communication (enter_while,
+// With the overlap of tp_comm_overlap.h, products run during the communication (enter_while,
 // leave_while, leave_beside).
 //
 // A matrix whose columns are split, [n, m/tp] on each rank: gather_columns all-gathers it into
@@ -109,7 +109,7 @@ inline void leave_while(const Context& context, const Tensor& outside, bool by_s
   });
 }
 
-// Calls work beside the communication of leave.
+// Calls work during the communication of leave.
 inline void leave_beside(const Context& context, const Tensor& inside, const Tensor& outside,
                          const std::function<void()>& work) {
   context.tp.run_beside(context.sequence_parallel ? machine::Operation::reduce_scatter

@@ -1,13 +1,13 @@
 #pragma once
-// The parts of Megatron-LM's --tp-comm-overlap: communication over tp that runs beside matrix
+// The parts of Megatron-LM's --tp-comm-overlap: communication over tp during matrix
 // products (Communicator::all_gather_while, reduce_scatter_while, run_beside). Sums add the same
 // terms. Two halves of a product of rows and a ring may round them in another order.
 //
 //   split_ag    forward of a column-parallel layer multiplies the shares of its input as they
 //               arrive; backward_input of a row-parallel layer those of d_y
 //   split_rs    forward of a row-parallel layer sends each share of its product as it is made
-//   bulk_dgrad  backward of a column-parallel layer gathers its input beside the product of d_x
-//   bulk_wgrad  and reduces d_x beside the product of the weights' gradient
+//   bulk_dgrad  backward of a column-parallel layer gathers its input during the product of d_x
+//   bulk_wgrad  and reduces d_x during the product of the weights' gradient
 //   rs_dgrad    backward_input of a column-parallel layer sends d_x as forward with split_rs does;
 //               it replaces the bulk forms
 //

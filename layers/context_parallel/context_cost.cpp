@@ -133,7 +133,7 @@ ContextCost hybrid(const ContextCase& c, const Sizes& z) {
        {std::pair(&cost.forward, &ring.forward), {&cost.backward, &ring.backward}}) {
     pass->messages = {{"cp_a2a", pass->messages.at("cp")}, {"cp_p2p", of_ring->messages.at("cp")}};
   }
-  // Of the own heads backward holds d_out and the gradients while the ring runs.
+  // Backward holds d_out and the gradients of the own heads while the ring runs.
   const std::size_t T = Sizes(inside).T;
   const std::size_t held = T * 2 * Sizes::size((own.queries + own.keys) * c.head) * z.E;
   cost.forward.buffers = std::max(cost.forward.buffers, ring.forward.buffers);

@@ -60,7 +60,7 @@ struct ContextCost {
   ContextPass forward, backward;
   std::size_t kept = 0;  // from forward for backward, without the caller's tensors
 };
-// Of one rank there is no message, and kept is the log-sum-exp.
+// Returns the cost. One rank sends no message, and keeps the log-sum-exp.
 ContextCost context_cost(const ContextCase& c);
 
 }  // namespace layers

@@ -181,7 +181,7 @@ void Fp8Products::weight_gradient(const Tensor& x, const Tensor& d_y, const Tens
   const auto gradient = gradient_scales_.extract(d_y.data());
   if (gathered.empty() && gradient.empty())
     throw std::logic_error("Fp8Products: a weight gradient without its input gradient");
-  // Frozen: as without codes, the gather runs, which is counted.
+  // The gather of a frozen weight also runs, so that the traffic equals that without codes.
   if (!d_weight && gathers_ != Gathers::input) return;
   const Quantized of_x = encode(*input_, x, input.mapped(), Along::rows, gathers_ == Gathers::input,
                                 Category::buffers);

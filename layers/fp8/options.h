@@ -35,8 +35,8 @@ AmaxAlgorithm amax_algorithm(std::string_view text);
 struct Fp8Options {
   Fp8Format format = Fp8Format::none;
   Fp8Recipe recipe = Fp8Recipe::delayed;
-  // Of delayed: scales leave 2^margin of the range free; the largest magnitudes of this many passes
-  // are kept; and one of them, or the largest, gives the scale.
+  // For delayed scaling. Scales leave 2^margin of the range free. The largest magnitudes of this
+  // many passes are kept, and the most recent one or their maximum gives the scale.
   int margin = 0, amax_history_len = 1;
   AmaxAlgorithm algorithm = AmaxAlgorithm::most_recent;
 

@@ -15,8 +15,8 @@
 
 namespace layers {
 
-// Of recipes with one scale a tensor: float [1]. Empty for blocks, whose scales follow from the
-// values.
+// The scales of a recipe with one scale per tensor: float [1]. Empty for blocks, whose scales
+// follow from the values.
 struct Scales {
   machine::Tensor scale, inverse;
 };

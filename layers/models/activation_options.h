@@ -40,7 +40,7 @@ struct ActivationOptions {
   bool use_flash_attn = false;
   bool cpu_checkpointing = false;  // the kept input of a group is in host memory (checkpoints.h)
   bool fused_epilogues = false;    // bias and GELU are part of cuBLASLt's products
-  TpCommOverlap tp_comm{};         // communication over tp beside products
+  TpCommOverlap tp_comm{};         // communication over tp during products
 
   bool blockwise(const GptConfig& config) const { return use_flash_attn || config.sparse.on(); }
 

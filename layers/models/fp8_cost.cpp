@@ -93,7 +93,8 @@ Fp8LinearMemory linear_memory(const GptConfig& config, const StageCase& stage, s
   };
   Fp8LinearMemory memory;
   const std::int64_t x = coding.matrix(n, in), w = coding.weight(out, in);
-  // The own codes exist until they are gathered. The weight is encoded beside the other operand.
+  // The own codes exist until they are gathered. The other operand exists while the weight is
+  // encoded.
   memory.forward = bytes(
       std::max({x + w +
                     beside(shape.forward(recipe), narrow ? n * out : 0,

@@ -19,7 +19,7 @@ void expect_slopes(const GptConfig& config, std::optional<Initializer> initializ
   on_ranks(1, Dtype::float64, [&](Rank& rank) {
     GptRanks ranks(rank, run);
     const double loss = ranks.step();
-    ranks.keep_routing();  // a choice that changes is no slope
+    ranks.keep_routing();  // a choice that changes has no slope
     const Observed gradients = ranks.gradients();
     std::mt19937 generator(1);
     int powerful = 0, checked = 0;

@@ -24,9 +24,11 @@ struct Sizes {
   bool first_stage, last_stage, selective, attends_again;  // attends_again: if blockwise
   bool over_cp, keeps_parts;  // attention is over cp: q, k and v are apart; backward reads them
   ContextCost context{};
-  // Own rows of the transform in an encoder's head, and of the types in its embedding; else 0.
+  // Bytes of this rank's rows in the transform of an encoder's head, and in its embedding of token
+  // types; else 0.
   std::size_t transform = 0;
-  // Of an encoder-decoder: elements of the relative bias of all pairs of positions and its table.
+  // For an encoder-decoder: elements of the relative bias of all pairs of positions, and of its
+  // table.
   std::size_t pairs = 0, table = 0, spread = 0;  // spread: of positions that are made consecutive
   int first_block = 0, encoder_layers = 0;       // encoder_layers: 0 without an encoder-decoder
   std::vector<Mixture> mixtures{};               // of each block
@@ -86,7 +88,7 @@ struct Sizes {
   std::size_t columns(const GptConfig& config, int whole) const {
     return M / static_cast<std::size_t>(config.hidden) * (static_cast<std::size_t>(whole) / t);
   }
-  // Of a block of the stage: whether it has cross attention, and whether the encoder ends with it.
+  // Return whether a block of the stage has cross attention, and whether the encoder ends with it.
   bool crosses(std::size_t block) const {
     return encoder_layers > 0 && at(block) >= encoder_layers;
   }

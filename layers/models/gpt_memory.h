@@ -29,8 +29,8 @@
 // out the statistics of the norms.
 //
 // With the bulk forms of tp_comm_overlap.h (both halves together) backward holds the gathered input
-// of a product beside the gradient that is reduced, M more, and frees the norm and the gradient of
-// the product's output after them.
+// of a product in addition to the gradient that is reduced, M more, and frees the norm and the
+// gradient of the product's output after them.
 //
 // One layer, recomputed or not, holds after backward_input until backward_weights:
 //   8 M/c + (Q + M + G + F)/t + 2 R, and with sequence parallelism 2 M - 2 M/c more, because d_y

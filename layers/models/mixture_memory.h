@@ -19,8 +19,8 @@ struct Mixture {
   Mixture(const GptConfig& config, const StageCase& stage, std::size_t block);
 };
 
-// Of the block around the experts, in bytes: own rows; statistics of a norm; a gradient after
-// dropout, or 0; a gathered copy of all rows, or 0.
+// Tensors of the block around the experts, in bytes: own rows; statistics of a norm; a gradient
+// after dropout, or 0; a gathered copy of all rows, or 0.
 struct MixtureBorder {
   std::size_t own = 0, statistics = 0, dropped = 0, gathered = 0;
 };

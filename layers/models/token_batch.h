@@ -16,17 +16,17 @@ struct TokenBatch {
   const std::int32_t* targets = nullptr;
   int sequences = 1;
   Draw draw{};  // its position in the training, for dropout
-  // Of an encoder: the type of each token, 0 or 1, read on the first stage; and the length of each
+  // For an encoder: the type of each token, 0 or 1, read on the first stage; and the length of each
   // sequence without padding, read on all stages until backward (null: no padding).
   const std::int32_t* types = nullptr;
   const std::int32_t* lengths = nullptr;
-  // Of an encoder-decoder: the decoder's tokens, read on the first stage; targets are theirs, and
-  // lengths the encoder's. The buckets of both stacks' pairs (relative_bias.h) are read on all
-  // stages.
+  // For an encoder-decoder: the decoder's tokens, read on the first stage. Targets belong to the
+  // decoder's tokens, lengths to the encoder's sequences. The buckets of both stacks' pairs
+  // (relative_bias.h) are read on all stages.
   const std::int32_t* decoder_tokens = nullptr;
   const std::int32_t* encoder_buckets = nullptr;
   const std::int32_t* decoder_buckets = nullptr;
-  // Of a model with experts: a record for each of its layers (routing.h), or null.
+  // For a model with experts: a record for each of its layers (routing.h), or null.
   std::vector<RoutingRecord>* routing = nullptr;
 };
 

@@ -72,14 +72,16 @@ struct GridLinearCost {
 };
 GridLinearCost grid_linear_cost(const GridLinearCase& c);
 
-// Of a token embedding: the table has c.in rows and c.out columns. c.layer and c.bias are not used.
-// 2d: broadcasts of q blocks KF/q² along a column, and their sums in the gradient's dtype back; 3d:
-// a gather of KF/l², a sum of MF/l², and both back. backward_input is empty.
+// Returns the cost of a token embedding. The table has c.in rows and c.out columns. c.layer and
+// c.bias are not used. 2d: broadcasts of q blocks KF/q² along a column, and their sums in the
+// gradient's dtype back; 3d: a gather of KF/l², a sum of MF/l², and both back. backward_input is
+// empty.
 GridLinearCost grid_embedding_cost(const GridLinearCase& c);
 
-// Of an output layer with that table, which is the layer in reverse: logits [tokens, c.in] are the
-// product for the gradient of the input, and the gradient of the output layer's input is its
-// forward. No operand is kept between the passes: 3d gathers (l-1) (MK + KF + MF)/l³ in each.
+// Returns the cost of an output layer with that table, which is the layer in reverse: logits
+// [tokens, c.in] are the product for the gradient of the input, and the gradient of the output
+// layer's input is its forward. No operand is kept between the passes: 3d gathers (l-1) (MK + KF +
+// MF)/l³ in each.
 GridLinearCost grid_head_cost(const GridLinearCase& c);
 
 struct GridNormCost {
@@ -87,7 +89,7 @@ struct GridNormCost {
   std::int64_t parameters = 0;  // elements of a rank
   std::size_t kept = 0;         // bytes from forward for backward
 };
-// Of c.out columns. c.in, c.layer and c.bias are not used.
+// Returns the cost of a norm over c.out columns. c.in, c.layer and c.bias are not used.
 GridNormCost grid_norm_cost(const GridLinearCase& c);
 
 }  // namespace layers

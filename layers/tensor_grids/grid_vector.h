@@ -22,7 +22,7 @@ namespace layers {
 
 class GridVector {
  public:
-  // Of sizes.out columns, which a layer at this place splits.
+  // Makes a vector of sizes.out columns, which a layer at this place splits.
   GridVector(const GridContext& context, const std::string& name, PairPlace layer,
              const GridSizes& sizes, collectives::Role role = collectives::Role::bias);
 

@@ -20,7 +20,7 @@ using machine::Operation;
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// The link copies shorter messages (eager_bytes), so a peer cannot read beside them.
+// The link copies shorter messages (eager_bytes), so a peer cannot read rows next to them.
 constexpr std::size_t least_lent_bytes = 16 << 10;
 
 // A peer that is later gets its rows packed. Longer than all ranks need to plan the same exchange.

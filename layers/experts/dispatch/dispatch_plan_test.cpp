@@ -72,7 +72,7 @@ TEST(DispatchPlan, EveryKeptChoiceArrivesOnce) {
                                           routing[static_cast<std::size_t>(rank)], counts));
         for (int rank = 0; rank < ranks; ++rank) {
           const AllToAllPlan& plan = plans[static_cast<std::size_t>(rank)];
-          // What an all-to-all of these parts brings: (sender, slot).
+          // Rows received by an all-to-all of these parts: (sender, slot).
           std::vector<std::pair<int, std::int32_t>> received;
           for (int from = 0; from < ranks; ++from) {
             const AllToAllPlan& sender = plans[static_cast<std::size_t>(from)];
