@@ -36,10 +36,11 @@ struct Placement {
   // These are the first and the last stage for a tied embedding, and all stages if a pipeline has
   // two copies of the model. The gradients are summed over the two stages.
   bool tied_over_pp = false;
-  // Of a rank of a grid, in place of tp and dim. Other ranks of tp may hold other parameters.
+  // The block of a rank of a grid, in place of tp and dim. Other ranks of tp may hold other
+  // parameters.
   std::optional<PlacedBlock> block = {};
-  // Of an expert: etp ranks hold its parts in place of the ranks of tp, and this one the
-  // etp_rank-th (layers/experts/expert_groups.h). 0: not of an expert.
+  // For a parameter of an expert: etp ranks hold its parts in place of the ranks of tp, and this
+  // rank holds part etp_rank (layers/experts/expert_groups.h). 0: not of an expert.
   int etp = 0, etp_rank = 0;
 
   bool is_of_expert() const { return etp > 0; }

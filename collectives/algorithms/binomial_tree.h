@@ -1,7 +1,7 @@
 #pragma once
-// Binomial tree: the root's data reach 1, 2, 4, … ranks in log2 N rounds. The opposite direction
-// gathers or sums. It suits small messages, and long ones if pieces overlap along the tree (Thakur,
-// Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
+// Binomial tree: the root's data reaches 1, 2, 4, … ranks in log2 N rounds. The opposite direction
+// gathers or sums. It suits small messages, and long messages if their pieces overlap along the
+// tree (Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
 //
 // Places number the ranks, starting at the root. The parent of a place is the place without its
 // lowest set bit. So the subtree of a place has consecutive places, and their shares are

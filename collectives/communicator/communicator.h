@@ -98,15 +98,16 @@ class Communicator {
   // stream can wait for. Throws std::logic_error unless the link has a stream of its own.
   std::unique_ptr<machine::Event> run_apart(const std::function<void()>& queue_calls);
 
-  // Calls beside a rank's own work (overlapped_calls.cpp). Bytes, messages and bits of the result
-  // are those of run with the group's algorithm. A function queues work of the device's stream.
+  // Calls that overlap a rank's own work (overlapped_calls.cpp). Bytes, messages and bits of the
+  // result are those of run with the group's algorithm. A function queues work of the device's
+  // stream.
   using OfShare = std::function<void(int share)>;
   // Calls use(share) for every share of `out`, each as soon as it is there for later work.
   void all_gather_while(const Tensor& in, const Tensor& out, const OfShare& use);
   // Calls make(share), which writes that share of `in`, for every share. Made shares are on the
   // wire while the next one is made.
   void reduce_scatter_while(const Tensor& in, const Tensor& out, const OfShare& make);
-  // Runs the call beside work(). Neither writes what the other reads or writes.
+  // Runs the call and work() in parallel. Neither may write memory that the other reads or writes.
   void run_beside(Operation operation, const Tensor& in, const Tensor& out,
                   const std::function<void()>& work);
 
@@ -139,7 +140,7 @@ class Communicator {
   // Returns the plan of a call by the group's algorithm. Null: the library's, or of tensors that
   // the link stages.
   Execution* plan_of(Operation operation, const Tensor& in, const Tensor& out);
-  // Where a call runs beside other work: in the link's stream, on a thread, or not at all.
+  // Selects where a call overlaps other work: in the link's stream, on a thread, or nowhere.
   enum class Beside : unsigned char { stream, thread, none };
   Beside beside(const Tensor& tensor) const;
   machine::Worker& worker();

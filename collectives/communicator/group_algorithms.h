@@ -33,8 +33,9 @@ class GroupAlgorithms {
   std::map<Operation, std::string> names_;
 };
 
-// Returns the algorithms of a group whose calls run beside work on their shares: rings, in which
-// one share after the other arrives and leaves, the own share first and last.
+// Returns the algorithms of a group whose calls overlap work on their shares: rings, in which
+// shares arrive and leave one after another. The own share is the first to arrive and the last to
+// leave.
 GroupAlgorithms algorithms_by_share(GroupAlgorithms others = {});
 
 // Reads the text of a group that has these operations: a name for all operations that have it

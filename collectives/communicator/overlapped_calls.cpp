@@ -1,7 +1,7 @@
-// Collectives beside the work of their caller: a product on the shares of an all-gather as they
-// arrive, a reduce-scatter of the shares of a product as they are made (Wang et al. 2023, "Overlap
-// communication with dependent computation via decomposition", doi:10.1145/3567955.3567959), and
-// any call beside independent work.
+// Collectives that overlap the work of their caller: a product on the shares of an all-gather as
+// they arrive, a reduce-scatter of the shares of a product as they are made (Wang et al. 2023,
+// "Overlap communication with dependent computation via decomposition",
+// doi:10.1145/3567955.3567959), and any call during independent work.
 //
 // The plan runs in the stream of the link, if it has its own: events order its steps with the
 // device's. Over shared_memory it runs on a thread, which only uses memory that the caller has

@@ -1,5 +1,5 @@
-// Collectives beside the caller's work: the same bits and bytes as a call without it, shares in the
-// order of the plan, and failures of either side.
+// Collectives that overlap the caller's work: the same bits and bytes as a call without it, shares
+// in the order of the plan, and failures of either side.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -97,7 +97,7 @@ TEST_P(OwnStream, WorkApartStartsAfterTheDevicesWork) {
   });
 }
 
-// A rank waits for its device while another has not called yet.
+// Rank 0 waits for its device before the other ranks call.
 TEST_P(OwnStream, WorkApartDoesNotHoldTheDevice) {
   if (GetParam().transport != Transport::nccl)
     GTEST_SKIP() << "the host takes part in each message of cuda_ipc";

@@ -3,8 +3,9 @@
 // commodity GPU cloud computing", doi:10.21437/Interspeech.2015-354). As in that paper, a sent
 // element is one word of 32 bits: its index, and its sign in the last bit.
 //
-// The number of sent elements depends on the values. Ranks first gather their counts, then from
-// each rank as many words as the largest count: a rank receives 4 (N - 1) (1 + most) bytes.
+// The number of sent elements depends on the values. Ranks first gather their counts. Then they
+// gather as many words from each rank as the largest count. A rank receives 4 (N - 1) (1 + most)
+// bytes.
 //
 // NaN and infinity have no such word. If any rank has one, all elements of the sum are NaN on all
 // ranks, and those elements' residual is zero. Values that stay above the threshold run after run
