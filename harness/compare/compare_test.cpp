@@ -300,7 +300,7 @@ TEST(Compare, TextFitsTheConsoleAndJsonHoldsAll) {
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
   }
   EXPECT_NE(text(result, false).find("bytes:1048576"), std::string::npos);
-  EXPECT_EQ(text(result, false).find("bytes:1048577"), std::string::npos);  // lists few of 60 cases
+  EXPECT_EQ(text(result, false).find("bytes:1048577"), std::string::npos);  // some of the 60 cases
   EXPECT_NE(text(result, true).find("bytes:1048577"), std::string::npos);
   EXPECT_NE(text(result, false).find("all_reduce algorithm:ring dtype:float\n"), std::string::npos);
   const auto parsed = Json::parse(json(result));

@@ -1,4 +1,4 @@
-// What the driver reports of the ranks' GPUs before and after a run.
+// Findings from the driver's facts on the ranks' GPUs before and after a run.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

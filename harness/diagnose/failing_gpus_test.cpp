@@ -1,4 +1,4 @@
-// What health finds in the facts of the GPUs' driver, and what it must not find.
+// Findings of health in the facts of the GPUs' driver, and facts that are not findings.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -146,7 +146,7 @@ class Json {
   const Json* begin() const;
   const Json* end() const;
 
-  // Of an array or an object. Null is empty.
+  // Returns the number of elements of an array or of members of an object. Null is empty.
   std::size_t size() const;
   bool empty() const { return size() == 0; }
 

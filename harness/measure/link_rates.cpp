@@ -20,7 +20,7 @@ namespace {
 
 using machine::Transport;
 
-// Of the buffers: a message of this size is read in place over shared_memory.
+// Minimum size of the buffers: a message of this size is read in place over shared_memory.
 constexpr std::int64_t least_set = 1 << 20;
 constexpr std::uint64_t all_messages = std::numeric_limits<std::uint64_t>::max();
 

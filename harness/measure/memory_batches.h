@@ -1,5 +1,5 @@
 #pragma once
-// How rates of memory are timed: copies within a rank and from other ranks alike.
+// How rates of memory are timed: copies within a rank and copies from other ranks.
 
 #include <atomic>
 #include <cstdint>

@@ -218,7 +218,7 @@ void Sampler::run_between_events(Runner runner, int batch) {
   });
 }
 
-// Returns the fewest runs of a sample that the device times.
+// Returns the minimum number of runs in a sample that the device times.
 int Sampler::least_batch(double run_s) const {
   const double fit = limits_.seconds * batch_fraction / std::max(run_s, 1e-9);
   return static_cast<int>(std::clamp(fit, 1.0, 1.0 * loop_batch));

@@ -196,7 +196,7 @@ TEST_F(RunJson, FinishedCasesSurviveAKillAtAnySystemCall) {
     fs::copy(kept, directory_, fs::copy_options::recursive);
     *finished = 0;
     ended = killed_before_call(calls, work);
-    if (ended == Ended::untraced) GTEST_SKIP() << "this machine lets nobody trace";
+    if (ended == Ended::untraced) GTEST_SKIP() << "this machine does not allow tracing";
     if (fs::exists(directory_ + "/run.json")) {
       const RunFile run = read_run(directory_);
       const bool is_new = run.context.command == context.command;

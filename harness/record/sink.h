@@ -27,7 +27,7 @@ class Progress {
   virtual ~Progress() = default;
   virtual void start(std::size_t cases) = 0;
   virtual void case_started(const std::string& name) = 0;
-  // The times of the case so far, after every block of samples.
+  // Receives all times of the case so far, after every block of samples.
   virtual void case_sampled(std::span<const double> /*times*/) {}
   virtual void case_done(const Record& record) = 0;
   // records: all, without their samples.

@@ -47,7 +47,8 @@ struct SkipGroup {
 struct Summary {
   Counts counts;
   // pass: the machine is accepted, because a case passed, no case failed, not all communication was
-  // skipped, and the run completed. skipped: the same on virtual GPUs, which accepts no hardware.
+  // skipped, and the run completed. skipped: the same on virtual GPUs, which do not show that
+  // hardware works.
   Ruling ruling = Ruling::fail;
   std::string verdict;  // "ACCEPTED", "REJECTED", or "PASSED ON VIRTUAL GPUS"
   std::string details;  // "214 passed, 0 failed, 31 skipped; 80 cases not run (time limit)"

@@ -294,7 +294,7 @@ TEST_F(ConsoleTest, CasesAboveTheirLimitAreCountedSeparately) {
   const std::string measured =
       summary_text({"quick", "", "out/run", "complete", "", {}}, records, {}, {});
   EXPECT_NE(measured.find("above 100 % of the limit: 1 case, so the measured rates are too low\n"
-                          "limits measured again: after 3 cases that were above\n"),
+                          "limits measured again after 3 cases exceeded them\n"),
             std::string::npos)
       << measured;
 }

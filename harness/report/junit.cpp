@@ -47,7 +47,7 @@ std::string attribute(std::string_view name, std::string_view value) {
   return fmt::format(" {}=\"{}\"", name, escaped(plain(value)));
 }
 
-// The duration of the case's timed iterations.
+// Returns the total duration of the case's timed iterations.
 double case_seconds(const Record& record) {
   const std::vector<double>& seconds = record.samples.seconds;
   return std::accumulate(seconds.begin(), seconds.begin() + record.samples.iterations(), 0.0);

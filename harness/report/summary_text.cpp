@@ -164,9 +164,8 @@ std::string limits_text(const std::vector<Record>& records, const Terminal& term
         fmt::format("{}above 100 % of the limit: {} case{}, so the measured rates are too low\n",
                     text.empty() ? "\n" : "", above, above == 1 ? "" : "s");
   if (again > 0)
-    text += fmt::format("{}limits measured again: after {} case{} that {} above\n",
-                        text.empty() ? "\n" : "", again, again == 1 ? "" : "s",
-                        again == 1 ? "was" : "were");
+    text += fmt::format("{}limits measured again after {} case{} exceeded them\n",
+                        text.empty() ? "\n" : "", again, again == 1 ? "" : "s");
   return text;
 }
 

@@ -26,7 +26,7 @@ namespace harness {
 
 class Injection;
 
-// What a cluster promises for a case (--expect), in seconds. 0: nothing.
+// The prediction for a case on a cluster (--expect), in seconds. 0: no prediction.
 struct Promise {
   double expected_s = 0;
   double specified_s = 0;  // by the peaks only
