@@ -12,7 +12,7 @@
 // executor waits for it only before its slot in the outbox is reused (messages.h). If the next part
 // of the model is on the same stage, one action reads the tensor that the other action writes.
 //
-// With Receives::ahead a message is received beside the action before its own: over shared_memory
+// With Receives::ahead a message is received during the action before its own: over shared_memory
 // by a thread, over cuda_ipc in the link's own stream, over mpi as far as the library moves a
 // posted receive while the stage computes. The order of messages on a link is the same.
 //
@@ -133,7 +133,8 @@ class Executor {
     std::vector<machine::Tensor> slots;   // on the stage's device
     std::vector<machine::Tensor> staged;  // on the host, with staging
     std::vector<std::uint64_t> numbers;   // by slot: number of its last message
-    // By slot: the end of its last exchange in the link's own stream, until the device's waits.
+    // By slot: the end of its last exchange in the link's own stream, until the device's stream
+    // waits for it.
     std::vector<std::shared_ptr<machine::Event>> ends;
     std::size_t next = 0;    // slot of the next message
     std::size_t oldest = 0;  // slot of the oldest message that no exchange has sent

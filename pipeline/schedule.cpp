@@ -40,9 +40,8 @@ std::string Schedule::why_not(const Size& size) const {
 StageSchedules::StageSchedules(std::vector<StageSchedule> stages, Placement placement)
     : placement(std::move(placement)), stages_(std::move(stages)) {
   if (this->placement.stages() != static_cast<int>(stages_.size()))
-    throw std::invalid_argument(
-        fmt::format("the schedule has {} stages, but the model is placed on {}", stages_.size(),
-                    this->placement.stages()));
+    throw std::invalid_argument(fmt::format("the schedule has {} stages, but the placement has {}",
+                                            stages_.size(), this->placement.stages()));
 }
 
 StageSchedules::StageSchedules(std::vector<StageSchedule> stages) : stages_(std::move(stages)) {
