@@ -44,7 +44,7 @@ class Exponent(unittest.TestCase):
 
     def test_small_growth_is_noise(self):
         self.assertEqual(self.exponent(lambda n: 1 + 1e-6 * n, smallest=0.1), 0)
-        self.assertEqual(self.exponent(lambda n: 1 + 2e-6 * n), 0)  # less than a quarter
+        self.assertEqual(self.exponent(lambda n: 1 + 2e-6 * n), 0)  # less than a quarter of the first cost
         self.assertAlmostEqual(self.exponent(lambda n: 1 + 1e-3 * n if n > 1000 else 1 + 1e-6 * n, smallest=0.1), 1, places=2)
         self.assertAlmostEqual(self.exponent(lambda n: 1 + 3e-6 * n), 1, places=9)
 

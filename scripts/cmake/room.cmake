@@ -101,8 +101,8 @@ function(discover_suites name filter)
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites_if_built.cmake)
 endfunction()
 
-# BUSY: a filter of tests whose ranks keep all cores busy. They run alone, because beside another busy program each
-# message waits for its time slice.
+# BUSY: a filter of tests whose ranks keep all cores busy. They run without other tests, because with another busy
+# program each message waits for its time slice.
 function(room_tests name tests busy)
   if(SHARDMARK_SANITIZE MATCHES thread)
     # Only tests that start threads are useful there.

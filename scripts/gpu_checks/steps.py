@@ -78,7 +78,7 @@ class Steps:
 
     def unit_tests(self):
         if not self.machine.tests:
-            raise Lacking("no unit tests beside the program; --tests DIR names a build folder of the preset cuda")
+            raise Lacking("no unit tests next to the program; --tests DIR names a build folder of the preset cuda")
         filters = {"machine": "*", "collectives": "*Cuda*:*Nccl*:*StreamedLink*", "zero": "*Cuda*", "pipeline": "*Cuda*:*DeviceLinks*",
                    "suite": "*DeviceLinks*:*Cuda*"}
         if self.machine.virtual:
