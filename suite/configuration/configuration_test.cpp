@@ -219,7 +219,7 @@ TEST_F(Configuration, ReadsThePartsOfTpCommOverlap) {
             "--disable-tp-comm-overlap-rs --tp-comm-overlap-rs-dgrad")
           .config.activations.tp_comm,
       (TpCommOverlap{.enabled = true, .split_rs = false, .bulk_dgrad = false, .rs_dgrad = true}));
-  // Without sequence parallelism only the all-reduce runs beside a product.
+  // Without sequence parallelism only the all-reduce runs during a product.
   const std::vector<std::string> warnings =
       parts("--tp-comm-overlap --disable-tp-comm-bulk-dgrad").warnings;
   ASSERT_EQ(warnings.size(), 1u);

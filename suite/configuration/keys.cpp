@@ -89,7 +89,7 @@ std::span<const Word> words() {
         // In the language of the word, because warnings print both.
         list.back().to = word.from.starts_with("--") ? key.command_name() : key.name();
       }
-    // Of a section, and of keys without effect.
+    // Synonyms of a section, and of keys without effect.
     for (const auto& [from, to] :
          {std::pair("bfloat16", "bf16"),
           {"zero_optimization.stage3_gather_fp16_weights_on_model_save",

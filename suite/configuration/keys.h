@@ -1,8 +1,8 @@
 #pragma once
-// The table of the keys of a training run, one row a key: the member of TrainingConfig that it
-// sets, its names and other words for it, its limits, the keys that it needs or demands, its
-// effect, and how `predict` takes it. Axes and flags of the step units, both readers, the echo in
-// the record, the planner and `predict` come from this table.
+// The table of the keys of a training run, one row per key: the member of TrainingConfig that it
+// sets, its names and synonyms, its limits, the keys that it needs or demands, its effect, and its
+// treatment by `predict`. Axes and flags of the step units, both readers, the echo in the record,
+// the planner and `predict` come from this table.
 //
 //   const Key* key = find_key("zero_optimization.stage");   // or "--zero-stage", or "zero-stage"
 //   key->field(config).set(3.0);

@@ -40,7 +40,7 @@ struct ArgumentReader {
   void argument() {
     std::string name = words[next++];
     if (!name.starts_with("--"))
-      reject("{}: {} is not an argument or the value of one", source, in_quotes(name));
+      reject("{}: {} is not an argument or the value of an argument", source, in_quotes(name));
     inline_value.reset();
     if (const std::size_t sign = name.find('='); sign != std::string::npos) {
       inline_value = name.substr(sign + 1);

@@ -174,7 +174,7 @@ std::vector<Key> step_keys() {
           resolved, degree(), &pp),
       axis("--overlap-p2p-communication", "", AT(pipeline.p2p_overlap),
            unaffected("--software selects whether messages between stages are hidden"),
-           "messages between stages are received beside computing", {}, &pp)
+           "messages between stages are received during computing", {}, &pp)
           .also(selecting("false", "--no-overlap-p2p-communication"))
           .demanding({"transport shared_memory, mpi or cuda_ipc, because over nccl messages move "
                       "in groups between actions",
@@ -211,7 +211,8 @@ std::vector<Key> step_keys() {
           .also(selecting("cpu", "--optimizer-cpu-offload")),
       axis("offload_param", "zero_optimization.offload_param.device",
            NAMED(zero.options.offload_param.device, device_of), offloaded,
-           "storage of unused values, in ZeRO stage 3", {.choices = {"none", "cpu", "nvme"}})
+           "storage of values while they are not used; ZeRO stage 3",
+           {.choices = {"none", "cpu", "nvme"}})
           .also(older("zero_optimization.cpu_offload_param", to_cpu()))
           .also(older("zero_optimization.cpu_offload_params", to_cpu())),
       axis("--tensor-model-parallel-size", "tensor_parallel.autotp_size", AT(degrees.tp), degrees,
@@ -225,7 +226,7 @@ std::vector<Key> step_keys() {
       axis("--tensor-parallel-depth", "", AT(tensor_grid.depth), grids, "layers of a 2.5d grid",
            degree()),
       axis("--tensor-parallel-product", "", NAMED(tensor_grid.product, layers::grid_method), grids,
-           "products of a 2d grid", {.choices = {"summa", "cannon"}}),
+           "algorithm of matrix products on a 2d grid", {.choices = {"summa", "cannon"}}),
       axis("--pipeline-model-parallel-size", "pipeline.stages", AT(degrees.pp), degrees,
            "pipeline stages", degree())
           .also({"--pp"}),
@@ -259,7 +260,7 @@ std::vector<Key> step_keys() {
       axis("--sequence-parallel", "", AT(activations.sequence_parallel), degrees,
            "tokens sharded over tp between the tensor-parallel regions", {}, &tp),
       axis("--tp-comm-overlap", "tensor_parallel.tp_overlap_comm", AT(activations.tp_comm.enabled),
-           beside_products, "communication of tp beside matrix products", {}, &tp),
+           beside_products, "communication of tp during matrix products", {}, &tp),
       row("--tp-comm-overlap-ag", "", AT(activations.tp_comm.split_ag), beside_products, {},
           &overlap_of_rows)
           .also(selecting("false", "--disable-tp-comm-overlap-ag"))

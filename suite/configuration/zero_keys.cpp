@@ -65,9 +65,10 @@ Key of_gradients(std::string_view name, std::string_view deepspeed, FieldOf fiel
 }
 
 Key of_compression() {
-  Key key = axis("gradient-compression", "", AT(zero.options.gradient_compression.algorithm),
-                 compressed, "code of gradients over dp, with error feedback; ZeRO stages 0 and 1",
-                 {.choices = zero::gradient_compressions()});
+  Key key =
+      axis("gradient-compression", "", AT(zero.options.gradient_compression.algorithm), compressed,
+           "compression of gradients over dp, with error feedback; ZeRO stage 0 or 1",
+           {.choices = zero::gradient_compressions()});
   key.unset = "none";
   return key;
 }

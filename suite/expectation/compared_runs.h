@@ -1,5 +1,5 @@
 #pragma once
-// The measured times of runs beside those that predict expects on a cluster.
+// The measured times of runs compared with those that predict expects on a cluster.
 //
 //   const Expectation expectation(cluster, on_gpu, {});
 //   text(compare_runs(run.records, expectation));

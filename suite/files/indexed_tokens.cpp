@@ -98,8 +98,8 @@ IndexedTokens::IndexedTokens(const std::string& prefix)
   constexpr std::uint64_t bytes_of_sequence = sizeof(std::int32_t) + sizeof(std::int64_t);
   const std::uint64_t room = index_.size() - header;
   if (sequences > room / bytes_of_sequence)
-    throw FileError("{}: sequences is {}, but its {} bytes hold fewer", path, sequences,
-                    index_.size());
+    throw FileError("{}: sequences is {}; expected, in its {} bytes, at most {}", path, sequences,
+                    index_.size(), room / bytes_of_sequence);
   const std::uint64_t left = room - sequences * bytes_of_sequence;
   if (entries < 1 || entries > left / sizeof(std::int64_t))
     throw FileError("{}: documents + 1 is {}; expected at least 1 and, in its {} bytes, at most {}",

@@ -88,7 +88,7 @@ TEST(IndexedTokens, ReadsEveryTypeOfTheFormat) {
     EXPECT_THROW(tokens.read(3, 2, &last), std::out_of_range);
     EXPECT_THROW(tokens.read(5, ~std::uint64_t{0}, &last), std::out_of_range);
   }
-  EXPECT_EQ(folder.files(), 12u) << "nothing is left beside the pairs";
+  EXPECT_EQ(folder.files(), 12u) << "only the pairs are left";
 }
 
 // The file may store sequences in any order.

@@ -51,7 +51,7 @@ std::vector<SampleOrder::Start> starts(std::span<const std::int32_t> sizes,
         sizes[static_cast<std::size_t>(documents[static_cast<std::size_t>(place)])]};
   };
   while (std::ssize(all) <= samples) {
-    // A sample's last token is the first one of the next sample.
+    // A sample's last token is the first token of the next sample.
     for (std::int64_t left = length + 1; left > 0;) {
       const std::int64_t here = size_at(at.place) - at.offset;
       if (here >= left) {

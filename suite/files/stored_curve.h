@@ -14,7 +14,7 @@
 
 namespace suite {
 
-// What a training step's losses are compared with.
+// The reference of a training step's losses.
 enum class Against : unsigned char {
   cpu,     // the same model in double, on rank 0
   stored,  // a loss curve of an earlier run

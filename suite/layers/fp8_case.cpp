@@ -245,8 +245,8 @@ struct Copies {
 }  // namespace
 
 // The peak of an emulated pass is in its product, when both operands exist as codes and as floats,
-// and the float sums of a narrower result. Beside the copies of a library's product, an operand
-// that is encoded or gathered may need more.
+// and the float sums of a narrower result. In addition to the copies of a library's product, an
+// operand that is encoded or gathered may need more.
 Fp8Memory fp8_memory(const Fp8Case& c, int compute_capability) {
   const Sizes z(c);
   const Copies copies{z};

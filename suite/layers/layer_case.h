@@ -36,8 +36,8 @@ struct LayerCase {
   bool bias = true, skip_bias_add = false;
   bool gather_output = false;     // of column-parallel only
   bool input_is_parallel = true;  // of row-parallel only
-  // Of sparse attention, with DeepSpeed's names; `pattern` is its mode. Bidirectional attention is
-  // an encoder's. Windows of `variable` have num_local_blocks.
+  // Axes of sparse attention, with DeepSpeed's names; `pattern` is its mode. Bidirectional
+  // attention is for encoders. Windows of `variable` have num_local_blocks.
   std::string pattern = "fixed", attention = "unidirectional";
   int block = 16, num_local_blocks = 4, num_global_blocks = 1, num_random_blocks = 1,
       num_sliding_window_blocks = 3;
@@ -79,7 +79,7 @@ struct LayerTraits {
   bool gives_loss = false;    // one double, instead of y [tokens, hidden]; without d_y
   bool has_heads = false, has_vocabulary = false;
   bool has_architecture = false;  // differs between GPT-2 and Llama
-  bool has_products = false;      // beside which tp can communicate
+  bool has_products = false;      // during which tp can communicate
   // Every degree gives the same bits, because each element is computed on one rank. The sums of
   // sequence parallelism over ranks are an exception.
   bool same_bits_at_every_degree = false;

@@ -1,9 +1,9 @@
 // Claim: the perceptron sharded over tp gives the whole perceptron's result. It sends one
 // all-reduce forward and one backward (with sequence parallelism an all-gather and a reduce-scatter
-// each, and an all-gather for the weights), also if it communicates beside the products
-// (tp-comm-overlap). It keeps input and output of GELU, [tokens, 4 hidden] /
-// tp each, or of SwiGLU, whose input is twice as wide (Shazeer 2020, arXiv:2002.05202; Shoeybi et
-// al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4).
+// each, and an all-gather for the weights), also if it communicates during the products
+// (tp-comm-overlap). It keeps input and output of GELU, [tokens, 4 hidden] / tp each, or of SwiGLU,
+// whose input is twice as wide (Shazeer 2020, arXiv:2002.05202; Shoeybi et al. 2019,
+// arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4).
 #include "layers/mlp.h"
 
 #include <algorithm>

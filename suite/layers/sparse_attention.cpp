@@ -152,7 +152,7 @@ class JudgedSparseAttention final : public JudgedLayer {
   }
   void backward_weights() final { layer_.backward_weights(saved_); }
 
-  // Of the last passes; nothing if the device does not count.
+  // Numbers of the last passes; empty if the device does not count.
   std::optional<std::int64_t> scores_of_forward, scores_of_backward;
 
  private:

@@ -110,7 +110,7 @@ double disk_rate(const std::string& path) {
 struct DataLoading {
   static constexpr std::string_view name = "data_loading";
   static constexpr std::string_view about =
-      "blended token files, read by every rank: tokens per second, and what a step needs";
+      "blended token files, read by every rank: tokens per second, and the rate that a step needs";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
   static constexpr Counter counters[] = {
       {"needed_tokens_per_second", "1/s", Better::neither, Nature::speed,

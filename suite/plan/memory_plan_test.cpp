@@ -177,7 +177,7 @@ TEST(MemoryPlan, ActivationsMatchThePaper) {
   const double sbh = 2048.0 * 12288, tokens = 8 * 2048.0;
   // One layer per stage. The first stage has four micro-batches in flight.
   EXPECT_DOUBLE_EQ(activation_bytes(t), 4 * (sbh * (10 + 24 / 8.0 + 80 / 8.0) + tokens + sbh));
-  // Of 16 x 16 blocks of scores the diagonal and the one before it.
+  // The diagonal of 16 x 16 blocks of scores, and the block before each of the diagonal.
   TrainingConfig sparse = t;
   sparse.model.sparse = {{.mode = layers::SparseMode::local_sliding_window}, 128};
   EXPECT_DOUBLE_EQ(activation_bytes(sparse),

@@ -75,7 +75,8 @@ double positions(const Model& model) {
   return static_cast<double>(rows) * static_cast<double>(model.hidden);
 }
 
-// What a layer of an encoder-decoder's decoder has more: cross attention and its norm.
+// Counts the additional parameters of a layer of an encoder-decoder's decoder: cross attention and
+// its norm.
 Counts cross_attention(const Model& model) {
   if (!model.encoder_decoder()) return {0, 0};
   const auto h = static_cast<double>(model.hidden);
@@ -83,8 +84,8 @@ Counts cross_attention(const Model& model) {
   return {4 * h * h + 3 * bias, bias + norm(model)};
 }
 
-// What the ends of an encoder have more: token types, the hidden layer and the bias of the head; or
-// those of an encoder-decoder: the norm of the encoder's end and the relative bias.
+// Counts the additional parameters at the ends of an encoder: token types, the hidden layer and the
+// bias of the head. For an encoder-decoder: the norm at the encoder's end and the relative bias.
 Counts other_ends(const Model& model) {
   const auto h = static_cast<double>(model.hidden);
   if (model.encoder_decoder())

@@ -30,7 +30,7 @@ struct Connection {
 };
 Connection connection(const Cluster& cluster, const Spread& group, bool one_adapter = false);
 
-// The messages of an algorithm's busiest rank, and its bytes as a part of the whole buffer.
+// The messages of an algorithm's busiest rank, and its bytes as a fraction of the buffer.
 struct Charge {
   double messages = 0, sent = 0;
   double seconds(const Connection& link, double bytes) const {
@@ -44,8 +44,8 @@ std::vector<std::string_view> usual_algorithms(machine::Operation operation, int
 // bytes: of the whole buffer.
 double collective_s(const Cluster& cluster, machine::Operation operation, const Spread& group,
                     double bytes, bool one_adapter = false);
-// A rank's messages to all other ranks of the group, of equal size: those within its node pass
-// beside those over its adapter.
+// A rank's messages to all other ranks of the group, of equal size: those within its node pass in
+// parallel with those over its adapter.
 double exchange_s(const Cluster& cluster, const Spread& group, double messages, double bytes);
 // Returns the bytes that a rank of a ring sends.
 double sent_bytes(machine::Operation operation, int ranks, double bytes);

@@ -32,7 +32,7 @@ const std::vector<Software>& all_software() {
        .optimizer_bytes = 24 + 4 + 6 + 8 + 4 + 8 + 6},
       {.name = "megatron_2022",
        .source = "Korthikanti et al. 2022, arXiv:2205.05198: sequence parallelism, section 4.2.2, "
-                 "collectives of backward beside the gradients of the weights",
+                 "collectives of backward during the gradients of the weights",
        .gradient_bytes = 4,
        .tp_beside_weights = true,
        .p2p_scattered = true,

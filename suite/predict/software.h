@@ -11,12 +11,12 @@ namespace suite::predict {
 struct Software {
   std::string_view name, source;
   double gradient_bytes = 4;  // of an element when the gradients are reduced
-  bool tp_overlap = false;    // products are split, and each part's collective runs beside the next
-  bool tp_beside_weights = false;  // backward's collective runs beside the gradients of the weights
-  bool dp_overlap = false;         // gathers run beside computing
-  bool reduction_overlap = false;  // the reduction of gradients runs beside backward
-  bool p2p_overlap = false;        // a message between stages does not stop its sender
-  bool p2p_scattered = false;      // each rank of tp sends its own part, and the receivers gather
+  bool tp_overlap = false;    // products are split, and each part's collective overlaps the next
+  bool tp_beside_weights = false;   // backward's collective overlaps the gradients of the weights
+  bool dp_overlap = false;          // gathers overlap computing
+  bool reduction_overlap = false;   // the reduction of gradients overlaps backward
+  bool p2p_overlap = false;         // a message between stages does not stop its sender
+  bool p2p_scattered = false;       // each rank of tp sends its own part, and the receivers gather
   bool fused_accumulation = false;  // products add to the gradients
   int gathers = 2;  // of the values in stage 3: in forward and backward; 3: and in recomputation
   bool one_adapter = false;    // flat rings of stage 3 leave a node through one adapter

@@ -259,8 +259,8 @@ void add_tp(const TrainingConfig& config, const Cluster& cluster, const Software
   add_tp(out.backward_weights, weights, gathers_inputs ? out.backward_input.gemm / 2 : 0, false, t);
 }
 
-// Attention over cp, by layers/context_parallel/context_cost.h. Messages of a ring pass beside the
-// attention of the part at hand; computing waits for other messages.
+// Attention over cp, by layers/context_parallel/context_cost.h. Messages of a ring pass during the
+// attention of the current part. Computing waits for other messages.
 void add_cp(const TrainingConfig& config, const Cluster& cluster, double layers_of_stage,
             StageSeconds& out) {
   const int c = config.degrees.cp, t = config.degrees.tp;

@@ -15,7 +15,7 @@ namespace suite::predict {
 struct Seconds {
   double gemm = 0, attention = 0, memory = 0;  // computing
   double tp = 0, cp = 0, ep = 0, fp8 = 0;      // communication that computing waits for
-  double tp_hidden = 0, cp_hidden = 0;         // communication beside computing
+  double tp_hidden = 0, cp_hidden = 0;         // communication during computing
   double computing() const { return gemm + attention + memory; }
   double total() const { return computing() + tp + cp + ep + fp8; }
   Seconds& operator+=(const Seconds& other);

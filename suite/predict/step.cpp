@@ -157,8 +157,8 @@ void add_flops(Prediction& out, const TrainingConfig& config, const Cluster& clu
   out.hfu = out.hardware_flops / out.step_s / peak;
 }
 
-// The formulas of the papers count all parameters alike. Of frozen ones there are no gradients and
-// no states; Muon and Adafactor have the states and buffers of zero/cost/cost.h.
+// The formulas of the papers count all parameters in the same way. Frozen parameters have no
+// gradients and no states; Muon and Adafactor have the states and buffers of zero/cost/cost.h.
 void add_declared_memory(configuration::Bytes& gpu, const TrainingConfig& config,
                          const ZeroCalls& zero) {
   const auto& [schedules, plan, parts, layout, selected, passes] = zero.declared;

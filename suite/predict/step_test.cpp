@@ -204,8 +204,8 @@ TEST(PredictStep, ExpertsGetEveryTokenTwice) {
   EXPECT_DOUBLE_EQ(group(p, "ep")->bytes, m * layers * (2 * pass + counts));
 }
 
-// Of the 2,048 tokens of each of 8 ranks, both ranks of tp that share an expert get every row.
-// 1,024 rows stay on their rank.
+// Each of 8 ranks has 2,048 tokens. Both ranks of tp that share an expert get every row. 1,024 rows
+// stay on their rank.
 TEST(PredictStep, ExpertsOverTensorParallelRanksGetEveryRowTwice) {
   const int m = 4, layers = 32 / 4;
   const Prediction p = predict_step(mixtral({.tp = 2, .dp = 8, .pp = 4}, 4, m),

@@ -162,7 +162,7 @@ void write(const std::string& path, const std::string& text) {
   fmt::print("{}\n", path);
 }
 
-// The cases of --measured that have a prediction.
+// Returns the cases of --measured that have a prediction.
 std::vector<ComparedCase> measured_cases(const Words& words, const predict::Cluster& cluster) {
   std::vector<ComparedCase> all;
   if (words.measured.empty()) return all;

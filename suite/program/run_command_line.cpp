@@ -39,7 +39,8 @@ std::string default_out_dir() {
 namespace {
 
 constexpr double acceptance_minutes = 25;
-// Of sampling a case. quick judges: its times say whether a machine is far from its limits.
+// Sampling time of a case. The profile quick is for judging: its times only show whether a machine
+// is far from its limits.
 constexpr double quick_seconds = 0.15, usual_seconds = 1;
 constexpr std::int64_t most_steps = 1'000'000'000'000;
 const std::vector<std::string> output_formats{"table", "json", "csv"};
@@ -91,7 +92,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.choices(predict::cluster_names);
   options.read(
       "--expect-floor", "N", [&line](const std::string& text) { read_floors(text, line.floors); },
-      "least part of that speed (default: 0.8); KIND=N,...: by kind");
+      "minimum fraction of that speed (default: 0.8); KIND=N,...: by kind");
   options.texts("--inject", "KIND:KEY=VALUE,...", texts.faults,
                 "inject a fault; the run is never accepted", false);
 
@@ -151,7 +152,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
 
 void add_scaling_options(Options& options, Texts& texts) {
   options.group("Scaling");
-  options.text("--axis", "DEGREE", texts.scaled_degree, "the degree that grows: dp, tp or pp");
+  options.text("--axis", "DEGREE", texts.scaled_degree, "the degree that grows: dp, tp, pp or cp");
   options.flag("--strong", texts.strong, "the same step on more ranks");
   options.flag("--weak", texts.weak, "a global batch that grows with the ranks");
 }

@@ -41,7 +41,7 @@ std::vector<int> numbers(const std::string& axis, const std::string& text) {
 int one_number(const std::string& axis, const std::string& text) {
   const std::vector<int> all = numbers(axis, text);
   if (all.size() != 1 || all.front() < 1)
-    reject("--{} is {}; expected one number under scale", axis, text);
+    reject("--{} is {}; expected one positive number for scale", axis, text);
   return all.front();
 }
 

@@ -114,7 +114,7 @@ TEST(FirstStep, BoundHoldsForMuon) {
     zero::MatrixRow matrix{.columns = 3};
     if (trial % 3 == 0) matrix.parts = {1, 1};
     std::vector<double> gradient, error;
-    // Of one large singular value, so an error changes the small ones most.
+    // A gradient with one large singular value, so an error changes the small values most.
     for (int i = 0; i < 12; ++i) {
       gradient.push_back(1 + std::pow(10.0, -trial % 4) * normal(random));
       error.push_back(normal(random));

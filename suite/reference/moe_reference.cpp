@@ -166,7 +166,7 @@ OfWeights run_token(const MoeSizes& z, const MoeValues& v, std::int64_t t, MoeRe
       squares += one.out[at(c)] * one.out[at(c)];
       squares_d += d_y[at(c)] * d_y[at(c)];
     }
-    // Of h products of random sign.
+    // The size of a sum of h products of random sign.
     of_weights.size.back() = std::sqrt(squares * squares_d / static_cast<double>(z.hidden));
     one.backward(d_out, d_x, r.d_experts[at(expert)]);
   }

@@ -34,10 +34,10 @@ std::vector<int> layers_of_parts(const TrainingConfig& config);
 // Returns the part of the model that a chunk holds, and the case for its cost formulas.
 layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Placement& placement,
                                int stage, int chunk);
-// What distinguishes a rank of a stage. cp: a2a may give ranks different numbers of heads, the
-// first the most. expert: of the ranks that exchange tokens. tp: the first rank of a grid has the
-// most parameters. compute_capability: of the GPU; 0: the host, or unknown. Emulated products in 8
-// bits need the most memory.
+// The differences between ranks of a stage. cp: a2a may give ranks different numbers of heads, the
+// first rank the most. expert: of the ranks that exchange tokens. tp: the first rank of a grid has
+// the most parameters. compute_capability: of the GPU; 0: the host, or unknown. Emulated products
+// in 8 bits need the most memory.
 struct StageRank {
   int cp = 0, expert = 0, tp = 0, compute_capability = 0;
 };

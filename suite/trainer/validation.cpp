@@ -144,8 +144,8 @@ void validate_compression(const TrainingConfig& config) {
         "(got adafactor)");
   if (config.optimizer.is_8bit())
     throw std::invalid_argument(
-        "gradient-compression requires an optimizer whose reference may have other sums than its "
-        "gradients (got adamw_8bit)");
+        "gradient-compression requires an optimizer whose reference takes compressed sums (got "
+        "adamw_8bit)");
   if (config.precision.dtype == machine::Dtype::float16)
     throw std::invalid_argument(
         "gradient-compression requires dtype float or bfloat16 (got half), because residuals do "

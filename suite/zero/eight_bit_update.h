@@ -19,7 +19,7 @@
 
 namespace suite {
 
-// Of one range. scales: of m, then of v.
+// The states of one range. scales: of m, then of v.
 struct EightBitStates {
   std::vector<double> master, first_codes, second_codes, scales;
 };

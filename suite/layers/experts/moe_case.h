@@ -28,7 +28,7 @@ struct MoeUnitCase {
   std::string drop_policy = "probs";
   bool pads = false;
   int seq_length = 64, hidden_size = 64;
-  // Of moe_layer only.
+  // Axes of moe_layer only.
   bool pre_softmax = true;
   std::string load_balancing = "aux_loss";
   std::string architecture = "gpt2";  // or "llama": SwiGLU, no biases

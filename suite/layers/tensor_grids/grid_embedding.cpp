@@ -73,7 +73,7 @@ GridClaims claims(const GridCase& c, int rank) {
 struct GridEmbedding final : GridShell {
   static constexpr std::string_view name = "grid_embedding";
   static constexpr std::string_view about =
-      "a token embedding in 1, 2, 2.5 or 3 dimensions of tensor parallelism: both passes";
+      "a token embedding in 1, 2, 2.5 or 3 dimensions of tensor parallelism: forward and weights";
 
   static Sweep<Case> sweep() {
     Sweep<Case> sweep = grid_axes(false);

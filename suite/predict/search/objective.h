@@ -1,5 +1,6 @@
 #pragma once
-// What a number of GPUs can train at most, and how few GPUs suffice, by the grid of the search.
+// The largest training on a number of GPUs, and the smallest number of GPUs for a training, by the
+// grid of the search.
 //
 //   const Reached reached = reach(Objective::sequence, base, cluster, 64, software, 80e9);
 //   reached.config.model.sequence; reached.found.best.front();

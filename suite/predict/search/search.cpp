@@ -193,7 +193,7 @@ std::vector<Choice> Candidates::pareto() {
   for (const Bound& bound : by_memory) {
     const double fastest_s = front.empty() ? INFINITY : front.back().prediction.step_s;
     if (bound.step_s >= fastest_s || simulated(bound.candidate).step_s >= fastest_s) continue;
-    // One of the same memory was slower.
+    // A slower candidate with the same memory.
     const Prediction& faster = simulated(bound.candidate);
     if (!front.empty() && front.back().prediction.held.gpu.total() == faster.held.gpu.total())
       front.pop_back();

@@ -21,8 +21,8 @@ double value_bytes(const TrainingConfig& config) {
   return as_double(static_cast<std::int64_t>(machine::size_of(config.precision.dtype)));
 }
 
-// What a step does with a message: it hides reductions beside backward, and gathers beside
-// computing. It waits for the others. Compressed sums begin after backward.
+// The use of a message. A step hides reductions behind backward, and gathers behind computing. It
+// waits for all other messages. Compressed sums begin after backward.
 enum class Use : unsigned char { reduction, compressed, gather, update };
 
 struct Sent {
@@ -220,7 +220,7 @@ DataParallel data_parallel(const TrainingConfig& config, const Cluster& cluster,
   if (!declares && config.most_shards() == 1) return out;
   const std::vector<Sent> all = declares ? by_declaration(config, cluster, software, *out.declared)
                                          : by_closed_form(config, cluster, software, parts);
-  // Hides the communication of some uses beside computing, except for the last of its buckets.
+  // Hides the communication of some uses behind computing, except for the last of its buckets.
   const auto hide = [&](std::initializer_list<Use> uses, bool hides, double beside,
                         double buckets) {
     double sum = 0;

@@ -123,7 +123,7 @@ double update_seconds(const TrainingConfig& config, const Cluster& cluster,
     if (bucket.matrices)
       of_matrices += as_double(sharded ? layout.shard_elements(bucket) : bucket.range.size());
   const double others = elements - of_matrices;
-  // Of vectors Adafactor keeps the second moment: RMSprop's kernel, the copy, the sum, the step.
+  // Adafactor keeps the second moment of vectors: RMSprop's kernel, the copy, the sum, the step.
   if (rule == "adafactor") return time(of_matrices, states) + time(others, 4 + 20 + 8 + 4 + 12);
   const auto& muon = std::get<zero::Muon>(dp.declared->options.rule);
   return time(of_matrices, states) + time(others, 24) +

@@ -20,8 +20,8 @@ double update_seconds(const TrainingConfig& config, const Cluster& cluster,
                       const DataParallel& dp);
 
 // The copies of gradients, values and states, and the update on the host. computing: of the step,
-// beside which a delayed update runs. Throws std::invalid_argument for files without the rates of
-// the cluster's storage.
+// which a delayed update overlaps. Throws std::invalid_argument for files without the rates of the
+// cluster's storage.
 double offload_seconds(const TrainingConfig& config, const Cluster& cluster, double elements,
                        double computing);
 

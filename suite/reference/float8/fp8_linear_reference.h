@@ -54,7 +54,7 @@ class Fp8LinearReference {
   }
   const Fp8Terms& y() const { return y_; }
   const Fp8Terms& d_x() const { return d_x_; }
-  // Of all passes.
+  // Return the terms of all passes.
   const Fp8Terms& d_weight() const { return d_weight_; }
   const Fp8Terms& d_bias() const { return d_bias_; }
 

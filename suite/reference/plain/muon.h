@@ -22,7 +22,7 @@ struct MatrixRows {
   std::vector<std::int64_t> parts;
 };
 
-// The factor of an orthogonal step.
+// Returns the factor of an orthogonal step.
 double scale(const Muon& muon, double rows, double columns);
 // Returns the largest slope of the iteration's polynomial between 0 and 1: on a fine grid, and 1 %
 // more. The polynomial is odd, so the slope bounds the change of a matrix in the 2-norm.

@@ -43,8 +43,8 @@ struct Model {
   static constexpr int buckets = 32;  // of relative positions
   bool rms_norm = false, swiglu = false, rotary = false, biases = true, tied = true;
   double epsilon = 1e-5, rotary_base = 10000, hidden_dropout = 0, attention_dropout = 0;
-  // Of every experts_every-th layer from 0 on; no layer has any if `experts` of the sizes is 0.
-  // tokens: of a micro-batch, which a router sees together.
+  // The experts of every experts_every-th layer from 0 on. No layer has experts if `experts` of the
+  // sizes is 0. tokens: of a micro-batch, which a router sees together.
   MoeSizes mixture{.experts = 0};
   int experts_every = 1;
   SparseRule sparse{};
@@ -81,7 +81,7 @@ struct Rule {
   Muon muon = {};
   double decay_rate = 0.8, largest_update = 1;  // of Adafactor
   std::int64_t freeze_step = 0;  // updates before the 1-bit rules' variance is constant
-  // Of 1-bit LAMB.
+  // For 1-bit LAMB.
   double ratio_beta = 0.9, least_factor = 0.5, largest_factor = 4, largest_change = 0.1;
   double largest_norm = 0;  // of the gradient; 0: not clipped
 };
@@ -95,11 +95,11 @@ struct Decisions {
 struct Batch {
   std::vector<std::int32_t> tokens, targets;  // [sequences, sequence]; a negative target: none
   std::int64_t first_token = 0;               // number of tokens in earlier steps
-  // Of an encoder: the type of each token, and each sequence's length without padding. Of an
+  // For an encoder: the type of each token, and each sequence's length without padding. For an
   // encoder-decoder: the lengths of the encoder's sequences, and the decoder's tokens.
   std::vector<std::int32_t> types{}, lengths{}, decoder_tokens{};
-  // Of a model with experts: for each micro-batch and layer. Given, so that a choice is never that
-  // of a rounding error; the caller judges them by the logits.
+  // For a model with experts: the routers' decisions for each micro-batch and layer. They are
+  // given, so that a rounding error never changes a choice. The caller judges them by the logits.
   std::vector<std::vector<Decisions>> decisions{};
 };
 

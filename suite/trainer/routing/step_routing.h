@@ -8,8 +8,8 @@
 
 namespace suite {
 
-// Of a model with experts: by micro-batch, then by layer of the model. A layer without experts, or
-// of another stage, has an empty record.
+// Records of a model with experts: by micro-batch, then by layer of the model. A layer without
+// experts, or of another stage, has an empty record.
 using StepRouting = std::vector<std::vector<layers::RoutingRecord>>;
 
 // Joins the records of all ranks, in their order: those of tp and cp have different tokens of a
