@@ -38,7 +38,8 @@ class Layout {
   Site site(Slice slice, bool in_place) const;
 
  private:
-  // The ranges in a buffer that holds the whole. Input and output differ only for all_to_all_v.
+  // Returns the ranges in a buffer that holds the whole. Input and output differ only for
+  // all_to_all_v.
   ChunkRange share_of_whole(Buffer buffer, int share) const;
   ChunkRange chunk_of_whole(Buffer buffer, int index) const;
   std::int64_t longest_chunk() const { return chunk_of_whole(Buffer::input, 0).size(); }

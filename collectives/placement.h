@@ -72,8 +72,8 @@ struct Parameter {
   // names the parameter, the extent and the degree if the degree does not divide the extent.
   static machine::Shape local_shape(const std::string& name, machine::Shape global_shape,
                                     const Placement& placement, int tp);
-  // The place of the local shard in the global matrix. Random initial values are keyed by it. Of a
-  // transposed block the place of the block, which is stored in the other order.
+  // Returns the place of the local shard in the global matrix. Random initial values are keyed by
+  // it. For a transposed block, the place is that of the block, which is stored in the other order.
   machine::Region region(int tp_rank) const;
 };
 

@@ -86,7 +86,7 @@ struct Plan {
   std::vector<Step> steps = {};
   void add(const Step& step) { steps.push_back(step); }
 };
-// The plan of a single rank.
+// Returns the plan of a single rank.
 inline Plan copy_of_input(int pieces) {
   return {pieces, 1, 0, {copy(input(0, pieces), output(0, pieces))}};
 }

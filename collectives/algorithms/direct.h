@@ -22,7 +22,7 @@ namespace collectives::direct {
 inline constexpr std::string_view paper =
     "Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521";
 
-// The i-th peer to visit, i = 1 … ranks - 1.
+// Returns the i-th peer to visit, i = 1 … ranks - 1.
 constexpr int peer_of(int rank, int ranks, int i) { return (rank + i) % ranks; }
 
 inline void send_to_all(Plan& plan, const Call& call, Slice slice) {

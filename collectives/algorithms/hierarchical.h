@@ -31,7 +31,7 @@ struct Position {
         local(call.rank % call.inner),
         host(call.rank / call.inner) {}
   constexpr int rank_of(int on_host, int as_local) const { return on_host * locals + as_local; }
-  // The i-th peer to visit, i = 1 ….
+  // Returns the i-th peer to visit, i = 1 ….
   constexpr int local_after(int i) const { return rank_of(host, (local + i) % locals); }
   constexpr int host_after(int i) const { return rank_of((host + i) % hosts, local); }
 };

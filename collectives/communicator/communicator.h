@@ -119,14 +119,14 @@ class Communicator {
   void run(Operation operation, std::string_view algorithm, const Tensor& in, const Tensor& out,
            Reduction reduction = Reduction::sum, int root = 0,
            const std::shared_ptr<const TrafficMatrix>& traffic = {});
-  // Number of near ranks for hierarchical algorithms: the ranks of a host, if all hosts of the
-  // group have the same number of consecutive ranks; otherwise the largest divisor of size() up to
-  // its square root.
+  // Returns the number of near ranks for hierarchical algorithms: the ranks of a host, if all hosts
+  // of the group have the same number of consecutive ranks; otherwise the largest divisor of size()
+  // up to its square root.
   int inner() const { return inner_; }
   void set_inner(int inner);  // throws std::invalid_argument unless it divides size()
-  // The device whose buffers the link moves without staging.
+  // Returns the device whose buffers the link moves without staging.
   machine::Device& device() const;
-  // The stream that calls are queued on.
+  // Returns the stream that calls are queued on.
   machine::Stream& stream() const { return link_->stream() ? *link_->stream() : device().stream(); }
   // Returns the rounds of a call over a rendezvous link; null for other links. The first call with
   // a key agrees on the rounds over the world's control plane. It is collective, on the rank's own

@@ -67,7 +67,8 @@ std::shared_ptr<const TrafficMatrix> traffic_of(Operation operation, int ranks,
   return std::make_shared<const TrafficMatrix>(ranks, elements);
 }
 
-// The expected output of a rank. If an operation works on shares, share i has `count` elements.
+// Returns the expected output of a rank. If an operation works on shares, share i has `count`
+// elements.
 std::vector<double> expected_output(Operation operation, int rank, int ranks, int root,
                                     std::int64_t count, const TrafficMatrix* traffic) {
   std::vector<double> result;

@@ -24,7 +24,8 @@ class Staging {
   // Returns memory for the elements of `tensor`, valid until the next call with this slot. Waits
   // for copies that still use the memory.
   machine::Tensor memory(int slot, const machine::Tensor& tensor);
-  // The same with the elements of `tensor`. Waits for the work of its device's stream.
+  // Returns this memory with a copy of the elements of `tensor`. Waits for the work of its device's
+  // stream.
   machine::Tensor down(int slot, const machine::Tensor& tensor);
   // Copies memory of this slot to `tensor` in the order of its device's stream. Does not wait.
   void up(int slot, const machine::Tensor& from, const machine::Tensor& tensor);
