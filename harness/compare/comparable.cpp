@@ -123,7 +123,7 @@ bool same(const std::string& field, const std::string& base, const std::string& 
   return read(base, a) && read(next, b) && std::abs(a - b) <= clock_tolerance * std::max(a, b);
 }
 
-// Whether `name` is a sequence of whole parts of the dotted `field`.
+// Returns whether `name` is a sequence of whole parts of the dotted `field`.
 bool stands_for(std::string_view name, std::string_view field) {
   if (name.empty()) return false;
   for (std::size_t at = field.find(name); at != std::string_view::npos;

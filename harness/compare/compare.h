@@ -99,8 +99,8 @@ struct RunComparison {
 RunComparison compare(const std::vector<Launch>& base, const std::vector<Launch>& next,
                       const CompareOptions& options);
 
-// The console's text, at most 100 columns if names and paths permit. `all`: includes unchanged
-// cases.
+// Returns the console's text, at most 100 columns if names and paths permit. `all`: includes
+// unchanged cases.
 std::string text(const RunComparison& comparison, bool all);
 // schema "shardmark-compare/1".
 std::string json(const RunComparison& comparison);

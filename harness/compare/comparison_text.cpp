@@ -20,7 +20,7 @@ constexpr int many_launches = 1000;
 
 std::string ratio_text(double ratio) { return fmt::format("{:+.1f}", 100 * (ratio - 1)); }
 
-// A line for each of the first names, and the number of the others.
+// Returns a line for each of the first names, and the number of the others.
 std::string first_lines(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < most_names; ++i)
@@ -29,7 +29,7 @@ std::string first_lines(const std::vector<std::string>& names) {
   return text;
 }
 
-// The parts of two long values that differ, with a little context.
+// Returns the parts of two long values that differ, with a little context.
 std::pair<std::string, std::string> clipped(const std::string& base, const std::string& next) {
   constexpr std::size_t most = 24, before = 8;
   if (base.size() <= most && next.size() <= most) return {plain(base), plain(next)};

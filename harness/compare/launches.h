@@ -23,8 +23,8 @@ struct Launch {
 std::vector<Launch> read_launches(const std::vector<std::string>& given, std::string_view side,
                                   std::vector<std::string>& notes);
 
-// The exact values of a record, as text by name: verdict, error, bits, bytes, messages, memory by
-// category, losses. No times and rates.
+// Returns the exact values of a record, as text by name: verdict, error, bits, bytes, messages,
+// memory by category, losses. No times and rates.
 std::map<std::string, std::string> numbers_of(const Record& record);
 
 }  // namespace harness

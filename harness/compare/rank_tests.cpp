@@ -60,7 +60,8 @@ double normal_quantile_above(double tail) {
   return high;
 }
 
-// The largest k with 2 P(U <= k - 1) <= level, U the number of pairs in the wrong order, or 0.
+// Returns the largest k with 2 P(U <= k - 1) <= level, U the number of pairs in the wrong order, or
+// 0.
 int critical_pairs(int n, int m, double level) {
   const double total = static_cast<double>(n) + m, pairs = static_cast<double>(n) * m;
   if (n + m > most_counted) {

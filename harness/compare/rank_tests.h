@@ -25,9 +25,9 @@ struct MannWhitney {
 // far from its mean as that of `next`, so ties are exact. 1 if either is empty.
 MannWhitney mann_whitney(std::span<const double> base, std::span<const double> next);
 
-// The least p of n and m values: all of one below all of the other, 2 / C(n + m, m).
+// Returns the least p of n and m values: all of one below all of the other, 2 / C(n + m, m).
 double least_p(int n, int m);
-// The number of values per side whose least p is at most this level.
+// Returns the number of values per side whose least p is at most this level.
 int values_needed(double level);
 
 // The shift of `next` from `base`.
@@ -37,8 +37,9 @@ class Shift {
   Shift(std::span<const double> base, std::span<const double> next);
   // Hodges and Lehmann's estimate: the median of all differences next[j] - base[i].
   double estimate() const;
-  // The shifts that mann_whitney would not reject at this level: between two order statistics of
-  // the differences. Conservative with ties. Empty if samples of these sizes can never be rejected.
+  // Returns the shifts that mann_whitney would not reject at this level: between two order
+  // statistics of the differences. Conservative with ties. Empty if samples of these sizes can
+  // never be rejected.
   std::optional<Interval> interval(double level) const;
 
  private:
@@ -46,8 +47,8 @@ class Shift {
   std::vector<double> differences_;  // ascending
 };
 
-// Each p times tests / its rank, never below that of a smaller p. Rejecting values up to q gives a
-// false discovery rate of q.
+// Returns each p times tests / its rank, never below that of a smaller p. Rejecting values up to q
+// gives a false discovery rate of q.
 std::vector<double> benjamini_hochberg(std::span<const double> p);
 
 }  // namespace harness

@@ -124,7 +124,7 @@ class Diagnosis {
     }
   }
 
-  // Whether it failed because of another rank that failed.
+  // Returns whether the rank failed because of another rank that failed.
   bool is_consequence(const RankView& rank) const {
     if (!rank.noted || rank.noted->kind != machine::Failure::Kind::peer_failed) return false;
     const int peer = rank.noted->peer;

@@ -30,7 +30,7 @@ struct Gpu {
     return found->get<std::int64_t>();
   }
   bool is_set(const char* fact) const { return now(fact).value_or(0) > 0; }
-  // How much a counter has grown; 0 if it is absent. A reset of the GPU sets counters to 0.
+  // Returns how much a counter has grown; 0 if it is absent. A reset of the GPU sets counters to 0.
   std::int64_t growth(const char* fact) const {
     const Json* const first = before.find(fact);
     if (first == nullptr || !first->is_number_integer()) return 0;

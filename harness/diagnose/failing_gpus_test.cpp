@@ -29,7 +29,7 @@ Json healthy(const std::string& uuid) {
           {"nvlinks_active", 12}};
 }
 
-// A launch of four ranks with a GPU each.
+// Returns a launch of four ranks with a GPU each.
 Json launch() {
   Json ranks = Json::array();
   for (int rank = 0; rank < 4; ++rank) {
@@ -39,7 +39,7 @@ Json launch() {
   return ranks;
 }
 
-// The findings in order, for example "GPU memory 2".
+// Returns the findings in order, for example "GPU memory 2".
 std::string found(const Json& launch, std::string* evidence = nullptr) {
   const Json environment{{"gpu_health", Json::array({launch})}};
   std::string text;
@@ -51,7 +51,7 @@ std::string found(const Json& launch, std::string* evidence = nullptr) {
   return text;
 }
 
-// The same after rank 2's driver reports something else.
+// Returns the findings after rank 2's driver reports another value.
 std::string found_with(const char* fact, std::int64_t after, std::string* evidence = nullptr) {
   Json ranks = launch();
   ranks[2]["after"][fact] = after;

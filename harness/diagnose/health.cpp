@@ -14,7 +14,7 @@
 
 namespace harness {
 namespace {
-// The finding of a failed case.
+// Returns the kind of finding for a failed case.
 std::string finding_kind(machine::Failure::Kind kind) {
   using enum machine::Failure::Kind;
   if (kind == disk_full) return "full disk";
@@ -25,8 +25,8 @@ std::string finding_kind(machine::Failure::Kind kind) {
   return text;
 }
 
-// The rank that has the failure and the peer that caused it. For a sum over more than two ranks the
-// faulty rank is unknown.
+// Returns the rank that has the failure and the peer that caused it. For a sum over more than two
+// ranks the faulty rank is unknown.
 std::vector<int> ranks_of(const machine::Failure& failure) {
   std::vector<int> ranks;
   for (const int rank : {failure.rank, failure.peer})

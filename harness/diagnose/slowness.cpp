@@ -47,7 +47,8 @@ std::vector<double> by_rank(const Record& record, std::string_view name) {
   }
 }
 
-// Whether the time is that of events of a device: then a rank's busy time is that of its device.
+// Returns whether the time is that of events of a device: then a rank's busy time is that of its
+// device.
 bool is_timed_by_device(const Record& record) {
   const double device = counter(record, "device_s");
   return device > 0 && std::abs(record.seconds - device) <= 1e-6 * device;
@@ -85,7 +86,7 @@ void see(Slow& slow, double factor, const auto& text) {
   slow.text = text();
 }
 
-// The ranks of each host, or with one host, each rank.
+// Returns the ranks of each host, or with one host, each rank.
 std::vector<std::vector<int>> ends_of(const LinkMatrix& matrix) {
   std::map<std::string, std::vector<int>> hosts;
   for (int rank = 0; rank < matrix.ranks(); ++rank)
@@ -265,7 +266,7 @@ struct Spikes {
       all += static_cast<int>(here[rank]);
     }
   }
-  // The evidence of outliers, by rank.
+  // Returns the evidence of outliers, by rank.
   std::map<int, std::string> outstanding() const {
     std::map<int, std::string> found;
     for (const auto& [rank, count] : of) {

@@ -12,8 +12,8 @@ namespace harness {
 // InfiniBand and RoCE devices are left out, because the device is listed.
 std::map<std::string, std::string> network_adapters(const std::filesystem::path& sys = "/sys");
 
-// The number of GPUs that NVIDIA's driver of this host has, also those that CUDA_VISIBLE_DEVICES
-// hides and those of a program without CUDA.
+// Returns the number of GPUs that NVIDIA's driver of this host has, also those that
+// CUDA_VISIBLE_DEVICES hides and those of a program without CUDA.
 int gpus_of_driver(const std::filesystem::path& proc = "/proc");
 
 }  // namespace harness

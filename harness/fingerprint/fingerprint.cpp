@@ -97,8 +97,8 @@ Json json_of(const machine::GpuReading& reading) {
   return json;
 }
 
-// The facts of a GPU that are the same before and after a run, and that other GPUs of its kind
-// share.
+// Returns the facts of a GPU that are the same before and after a run, and that other GPUs of its
+// kind share.
 Json lasting(const machine::GpuReading& reading) {
   Json json = json_of(reading);
   Json kept = Json::object();

@@ -19,7 +19,7 @@ __attribute__((weak)) int ncclGetVersion(int* version);
 namespace harness {
 namespace {
 
-// The file of the library that has this function.
+// Returns the file of the library that has this function.
 std::string file_of(const char* function) {
   Dl_info info{};
   const void* address = ::dlsym(RTLD_DEFAULT, function);

@@ -16,7 +16,7 @@ Library onednn_library();
 Library cuda_library();  // the runtime
 Library cublas_lt_library();
 Library nccl_library();  // absent in a build without NCCL, even if a preloaded file has it
-// The newest CUDA version that the driver supports, or "absent".
+// Returns the newest CUDA version that the driver supports, or "absent".
 std::string cuda_of_driver();
 
 }  // namespace harness

@@ -48,7 +48,7 @@ class History {
   std::vector<StoredRun> runs() const;  // by date
   std::vector<std::string> cases() const;
   std::vector<CaseTime> cases_of(int run) const;  // by name
-  // The runs in which the case passed and was timed, by date.
+  // Returns the runs in which the case passed and was timed, by date.
   std::vector<Point> series(const std::string& name) const;
 
  private:
@@ -58,7 +58,7 @@ class History {
   std::string file_;
 };
 
-// Whether a field is the program's own version, which a history tracks.
+// Returns whether a field is the program's own version, which a history tracks.
 bool is_own_version(std::string_view field);
 // Fields in which two runs differ, without the program's own version.
 std::vector<Difference> breaks(const StoredRun& before, const StoredRun& after);

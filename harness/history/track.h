@@ -53,7 +53,7 @@ class Tracks {
   mutable std::map<std::pair<std::size_t, std::size_t>, std::vector<Difference>> breaks_;
 };
 
-// The track of one case.
+// Returns the track of one case.
 Track track_of(const History& history, const std::string& name);
 
 std::string text(const Track& track);

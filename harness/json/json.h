@@ -85,7 +85,7 @@ class Json {
   static Json parse(std::string_view text, int most_levels = Json::most_levels);
   // Null if the text is not JSON.
   static Json parse_or_null(std::string_view text);
-  // One line, or lines indented by `indent`. Bytes that are not UTF-8 become U+FFFD.
+  // Returns one line, or lines indented by `indent`. Bytes that are not UTF-8 become U+FFFD.
   std::string dump(int indent = -1) const;
 
   bool is_null() const;
@@ -97,7 +97,8 @@ class Json {
   bool is_array() const;
   bool is_object() const;
 
-  // The value as a T: bool, a number, text, Json, or a vector or map of them. Throws JsonError.
+  // Returns the value as a T: bool, a number, text, Json, or a vector or map of them. Throws
+  // JsonError.
   template <class T>
   T get() const;
   template <class T>
@@ -115,7 +116,7 @@ class Json {
   const Json& at(std::string_view key) const;
   const Json& at(std::nullptr_t) const = delete;  // at(0): elements are found by [0]
   const Json* find(std::string_view key) const;   // null: there is none
-  // A value below, by its keys and indices: "/ranks/0/host".
+  // Returns the value at a path of keys and indices: "/ranks/0/host".
   const Json* find_path(std::string_view path) const;
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   template <class T>

@@ -160,7 +160,7 @@ int odd_one_out(const std::map<std::uint64_t, std::set<int>>& ranks_of) {
   return last.size() == 1 ? *last.begin() : first.size() == 1 ? *first.begin() : -1;
 }
 
-// One result of determinism from the fingerprints of all ranks.
+// Returns one result of determinism from the fingerprints of all ranks.
 OracleResult compare_fingerprints(const std::vector<Judge>& judges) {
   struct Sides {
     std::map<std::uint64_t, std::set<int>> ranks;

@@ -32,7 +32,7 @@ struct Limit {
 
 Limit limit_of(const Cost& cost, const Rates& rates, int ranks);
 
-// Whether a case that took `seconds` shows that the limit is too high. 0 s: not timed.
+// Returns whether a case that took `seconds` shows that the limit is too high. 0 s: not timed.
 bool is_stale(const Limit& limit, double seconds);
 
 }  // namespace harness

@@ -20,12 +20,12 @@ struct MatrixPlan {
   double longest_s = 0;               // a product that should take longer is left out
 };
 
-// The products that are timed on a GPU, or on a host. A virtual GPU counts as a host: it has no
-// speed.
+// Returns the products that are timed on a GPU, or on a host. A virtual GPU counts as a host: it
+// has no speed.
 MatrixPlan matrix_plan(bool gpu);
-// The dtypes that are timed.
+// Returns the dtypes that are timed.
 std::vector<machine::Dtype> matrix_dtypes(bool gpu);
-// Whether the device is a GPU with a speed.
+// Returns whether the device is a GPU with a speed.
 bool has_gpu_speed(const machine::Device& device);
 
 struct MatrixTime {

@@ -52,13 +52,14 @@ std::int64_t largest_copied(const machine::Device& device, int ranks) {
   return std::max(least, 8 * caches / ranks);
 }
 
-// Of the bytes that a rank sends and receives. Links between GPUs need large messages to be busy.
+// Returns the largest number of bytes that a rank sends and receives. Links between GPUs need large
+// messages to be busy.
 std::int64_t largest_sent(const machine::Device& device, machine::Transport transport) {
   if (!between_devices(transport)) return 64 << 20;
   return std::int64_t{has_gpu_speed(device) ? 512 : 4} << 20;
 }
 
-// Whether two ranks of the group have a core in common.
+// Returns whether two ranks of the group have a core in common.
 bool cores_are_shared(machine::World& world, const machine::Group& group) {
   const std::vector<std::vector<int>> cores = world.all_gather(group, world.cores());
   std::set<std::pair<std::string, int>> seen;
@@ -68,7 +69,8 @@ bool cores_are_shared(machine::World& world, const machine::Group& group) {
   return false;
 }
 
-// Whether two ranks of the group use the same GPU: then no time shows a speed. Agreed by all ranks.
+// Returns whether two ranks of the group use the same GPU: then no time shows a speed. Agreed by
+// all ranks.
 bool gpu_is_shared(machine::World& world, const machine::Group& group) {
   const bool mine =
       group.index >= 0 && world.computes_on_gpu() && world.sharers_of_device(group) > 1;
@@ -176,7 +178,7 @@ double copy_seconds(machine::World& world, const CopyBuffers& buffers, std::int6
   return best;
 }
 
-// Bytes read plus written per second. 0: the buffers do not hold the set.
+// Returns the bytes read plus written per second. 0: the buffers do not hold the set.
 double copy_rate(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes,
                  bool shares_cores) {
   if (set_bytes > buffers.set_bytes) return 0;
@@ -201,7 +203,7 @@ ReceivingRates rates_between(machine::World& world, const machine::Group& group,
   }
 }
 
-// The mean over the group of each rank's numbers.
+// Returns the mean over the group of each rank's numbers.
 std::vector<double> means(machine::World& world, const machine::Group& group,
                           const std::vector<double>& mine) {
   std::vector<double> sums(mine.size());
@@ -210,7 +212,7 @@ std::vector<double> means(machine::World& world, const machine::Group& group,
   return sums;
 }
 
-// The same, on every rank of the world.
+// Returns the means on every rank of the world.
 std::vector<double> agreed_means(machine::World& world, const machine::Group& group,
                                  const std::vector<double>& mine) {
   std::vector<double> result(mine.size());

@@ -43,14 +43,14 @@ std::string text_of(const RateKey& key);
 
 class Rates {
  public:
-  // Bytes read plus written per second and rank, when `ranks` ranks copy working sets of this size
-  // (source plus destination), each with all threads of its device. Interpolates linearly in the
-  // logarithm of the size. 0: not measured.
+  // Returns the bytes read plus written per second and rank, if `ranks` ranks copy working sets of
+  // this size (source plus destination), each with all threads of its device. Interpolates linearly
+  // in the logarithm of the size. 0: not measured.
   double memory_bytes_per_second(double working_set_bytes, int ranks) const;
-  // Bytes received per second and rank, each counted once. The working set is the bytes that one
-  // rank sends plus those it receives.
+  // Returns the bytes received per second and rank, each counted once. The working set is the bytes
+  // that one rank sends plus those it receives.
   double link_bytes_per_second(double working_set_bytes, const LinkKey& key) const;
-  // The best sustained matrix product of a GPU (matrix_rate.h).
+  // Returns the best sustained rate of matrix products of a GPU (matrix_rate.h).
   double flops_per_second(machine::Dtype dtype, int ranks) const;
   // For run.json: "copy_GBps/ranks:2/bytes:1048576",
   // "link_GBps/transport:shared_memory/state:fresh/ranks:2/bytes:1048576",

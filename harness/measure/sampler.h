@@ -73,7 +73,7 @@ struct SamplingLimits {
   int* sample = nullptr;  // receives the number of the unit's sample, if given; -1 in warm-up
 };
 
-// Whether the exception is a machine::Timeout or a machine::PeerFailure.
+// Returns whether the exception is a machine::Timeout or a machine::PeerFailure.
 bool is_of_a_wait(const std::exception& error);
 
 enum class Stop : unsigned char { no, converged, time_cap, sample_cap };

@@ -17,23 +17,24 @@ double quantile(std::span<const double> sorted, double p);
 Quantiles quantiles(std::span<const double> values);
 double median(std::span<const double> values);
 
-// The order statistics (1-based) that enclose the median with at least this confidence, for any
-// distribution: X ~ Binomial(n, 1/2) values are below it. 10 -> (2, 9), 100 -> (40, 61). Empty if
-// even the extremes do not suffice: below 6 values for 95 %.
+// Returns the order statistics (1-based) that enclose the median with at least this confidence, for
+// any distribution: X ~ Binomial(n, 1/2) values are below it. 10 -> (2, 9), 100 -> (40, 61). Empty
+// if even the extremes do not suffice: below 6 values for 95 %.
 std::optional<std::pair<int, int>> median_ranks(int n, double confidence = 0.95);
 
 // Pearson's correlation of each value with the previous one. 0 for fewer than 3 values or a
 // constant.
 double lag1_autocorrelation(std::span<const double> values);
-// Number of independent values with as much information about the centre as n correlated values:
-// n (1 - r) / (1 + r). A negative r counts as 0: chance must not narrow an interval.
+// Returns the number of independent values with as much information about the centre as n
+// correlated values: n (1 - r) / (1 + r). A negative r counts as 0: chance must not narrow an
+// interval.
 double effective_samples(int n, double lag1);
 
 struct Interval {
   double low = 0, high = 0;
 };
-// The 95 % interval of the median, from values in the order of measurement, with effective_samples
-// as their number. Empty if fewer than 6 effective values are left.
+// Returns the 95 % interval of the median, from values in the order of measurement, with
+// effective_samples as their number. Empty if fewer than 6 effective values are left.
 std::optional<Interval> median_interval(std::span<const double> values);
 
 // Distance of each value from the median of `usual`, in standard deviations estimated by the median

@@ -40,15 +40,15 @@ std::span<const Counter> harness_counters();
 // run.json.
 bool add_counters(std::span<const Counter> counters);
 
-// The counter's row, or null. "busy_s/rank:3" finds the row of "busy_s/rank:N".
+// Returns the counter's row, or null. "busy_s/rank:3" finds the row of "busy_s/rank:N".
 const Counter* find_counter(std::string_view name);
-// All rows, by name.
+// Returns all rows, by name.
 std::vector<Counter> all_counters();
 
-// Whether a number with this key in a record of run.json is not a counter.
+// Returns whether a number with this key in a record of run.json is not a counter.
 bool is_record_key(std::string_view key);
 
-// The table of results/README.md: a line for each counter, by name.
+// Returns the table of results/README.md: a line for each counter, by name.
 std::string counters_table();
 
 }  // namespace harness

@@ -163,9 +163,9 @@ struct Record : Described {
   std::map<std::string, double> counters;  // counters.h
   std::vector<CategoryBytes> memory;
 };
-// A counter's value; `otherwise` if it is missing or not finite.
+// Returns a counter's value; `otherwise` if it is missing or not finite.
 double counter(const Record& record, const std::string& key, double otherwise = 0);
-// An axis's value; empty if the case lacks the axis.
+// Returns an axis's value; empty if the case lacks the axis.
 std::string axis(const Record& record, std::string_view name);
 
 // The GPUs of all hosts of a launch.

@@ -32,7 +32,7 @@ void take(const Json& object, const char* key, T& value) {
 // put omits numbers that are not finite.
 void take(const Json& object, const char* key, double& value) { value = object.value(key, 0.0); }
 
-// A struct as an object, by pairs of key and member.
+// Returns a struct as an object, by pairs of key and member.
 template <class T, class Fields>
 Json write(const T& value, const Fields& fields) {
   Json object = Json::object();

@@ -17,15 +17,15 @@ struct Place {
   std::uint64_t samples_offset = 0;  // bytes into samples.bin
 };
 
-// An object of the array `benchmarks`, on one line.
+// Returns an object of the array `benchmarks`, on one line.
 std::string record_json(const Record& record, const Place& place);
 
-// A record without its samples. Throws std::exception with the key that is missing or of another
-// type.
+// Returns a record without its samples. Throws std::exception with the key that is missing or of
+// another type.
 Record read_record(const Json& json);
 
-// An object with kind and, if known, rank, peer, sample and summed_ranks. The text is the reason of
-// the record or the run. read_failure throws like read_record.
+// Returns an object with kind and, if known, rank, peer, sample and summed_ranks. The text is the
+// reason of the record or the run. read_failure throws like read_record.
 Json failure_json(const machine::Failure& failure);
 machine::Failure read_failure(const Json& json);
 

@@ -58,7 +58,7 @@ constexpr std::string_view parts[] = {"environment.json", "junit.xml",  "report.
                                       "trace.json",       "drain.json", "cluster.toml",
                                       "run.json"};
 
-// Whether write_file left this file when its process was killed: "run.json.1234.tmp".
+// Returns whether write_file left this file when its process was killed: "run.json.1234.tmp".
 bool is_left_over(const std::string& file) {
   return file.ends_with(".tmp") && std::ranges::any_of(parts, [&](std::string_view part) {
            return file.starts_with(part) &&

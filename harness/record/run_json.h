@@ -108,7 +108,7 @@ void write_file(const std::string& path, std::string_view text, machine::DiskFau
 // Writes all of text at this offset of an open file. `path` is for errors.
 void write_at(int file, std::string_view text, std::uint64_t offset, const std::string& path,
               machine::DiskFault* disk = nullptr);
-// The text of a file; empty if it cannot be read.
+// Returns the text of a file; empty if it cannot be read.
 std::string file_text(const std::string& path);
 
 }  // namespace harness

@@ -19,8 +19,8 @@ void say_running(const std::string& directory, const std::string& name);
 void say_none_runs(const std::string& directory);
 std::optional<RunningCase> running_case(const std::string& directory);
 
-// The record of a case that was lost with its ranks, with the axes of its name. An empty name,
-// between cases, means the launch.
+// Returns the record of a case that was lost with its ranks, with the axes of its name. An empty
+// name, between cases, means the launch.
 Record lost_record(const std::string& name, const machine::Failure& failure);
 
 }  // namespace harness

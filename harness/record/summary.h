@@ -58,19 +58,19 @@ struct Summary {
 };
 Summary summarize(const RunContext& context, const std::vector<Record>& records);
 
-// Whether the case is slower than its floor allows (--expect), even with the lower end of its
-// median's interval.
+// Returns whether the case is slower than its floor allows (--expect), even with the lower end of
+// its median's interval.
 bool below_expectation(const Record& record);
 // "61 % of the expected speed (floor 80 %): 1.20 ms expected, 1.97 ms measured".
 std::string expectation_text(const Record& record);
 
-// Whether the records have cases that communicate, and each of these was skipped.
+// Returns whether the records have cases that communicate, and each of these was skipped.
 bool skipped_all_communication(const std::vector<Record>& records);
 
-// The kind of a case. It determines the smallest relevant change of its time and the fraction of
-// its limit that it should reach: "step" of a training, "computation" (matrix products),
-// "bandwidth" (moves 64 MiB or more), "message" (64 KiB to 64 MiB), "latency" (below 64 KiB), or
-// "other" (its size is unknown).
+// Returns the kind of a case. It determines the smallest relevant change of its time and the
+// fraction of its limit that it should reach: "step" of a training, "computation" (matrix
+// products), "bandwidth" (moves 64 MiB or more), "message" (64 KiB to 64 MiB), "latency" (below 64
+// KiB), or "other" (its size is unknown).
 std::string_view kind_of_case(const Record& record);
 // A case's key rate: the first of steps/s, tokens/s, bus bandwidth and GFLOP/s of a rank. value 0:
 // the case has no rate.
@@ -95,7 +95,7 @@ std::string duration_text(double seconds);  // "35 s", "2 min 5 s", "1 h 20 min"
 std::string pair_text(const LinkMatrix& matrix, const LinkMatrix::SlowPair& pair);
 // Returns the text on one line, without control characters.
 std::string plain(std::string_view text);
-// The reason and the findings of the oracles that failed, one line each.
+// Returns the reason and the findings of the oracles that failed, one line each.
 std::vector<std::string> failure_lines(const Record& record);
 
 }  // namespace harness

@@ -34,7 +34,7 @@ class TraceWriter {
     std::set<int> named;  // threads
     void keep(const Json& event);
   };
-  // The case's events, one per line, without a trailing comma.
+  // Returns the case's events, one per line, without a trailing comma.
   static std::string events(std::size_t number, const Record& record, Written& written);
 
   std::string path_;

@@ -72,7 +72,7 @@ class Console : public Progress {
 // Removes the middle of a text that is too long. A case's name starts with the unit, and its end
 // distinguishes neighbouring cases.
 std::string fitted(const std::string& text, int width);
-// The text of finish(): tables, failures, skips, longest cases, verdict.
+// Returns the text of finish(): tables, failures, skips, longest cases, verdict.
 std::string summary_text(const RunContext& context, const std::vector<Record>& records,
                          const Terminal& terminal, const ConsoleOptions& options = {});
 

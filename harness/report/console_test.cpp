@@ -209,7 +209,7 @@ REJECTED: 3 passed, 1 failed, 3 skipped
 )");
 }
 
-// A case of a unit with three axes.
+// Returns a case of a unit with three axes.
 Record with_axes(const std::string& algorithm, int bytes, double seconds) {
   Record one = record("all_reduce", bytes, Ruling::pass);
   one.axes = {{"algorithm", algorithm}, {"ranks", "2"}, {"bytes", std::to_string(bytes)}};

@@ -13,7 +13,7 @@
 namespace harness {
 namespace {
 
-// A file name as a relative address. Escapes the characters that have a meaning in URLs.
+// Returns a file name as a relative address. Escapes the characters that have a meaning in URLs.
 std::string address(const std::string& name) {
   std::string text = "figures/";
   for (const char c : name) {
@@ -40,7 +40,7 @@ std::string figure_html(const Figure& figure) {
       file, title, size, escaped(figure.caption));
 }
 
-// The kinds of a group, in the order of the listing.
+// Returns the kinds of a group, in the order of the listing.
 std::string group_html(const std::string& group, const std::vector<Figure>& figures,
                        const std::string& directory) {
   std::string body, kind;

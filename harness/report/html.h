@@ -25,8 +25,8 @@ std::string machine_card(const RunFile& run, const Fields& fields);
 std::string unit_table(const RunFile& run);   // one row per unit
 std::string case_tables(const RunFile& run);  // one folded table per unit
 std::string oracle_table(const RunFile& run);
-// The algorithms whose results of real numbers have the same bits, by their fingerprints. Empty if
-// no two algorithms ran the same case.
+// Returns the algorithms whose results of real numbers have the same bits, by their fingerprints.
+// Empty if no two algorithms ran the same case.
 std::string bits_table(const RunFile& run);
 std::string figure_gallery(const Figures& figures, const std::string& directory);
 

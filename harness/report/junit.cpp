@@ -16,7 +16,7 @@ using Entity = std::pair<std::string_view, std::string_view>;
 constexpr Entity entities[] = {
     {"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}};
 
-// Bytes of the well-formed UTF-8 sequence at the start of text, or 0.
+// Returns the length in bytes of the well-formed UTF-8 sequence at the start of text, or 0.
 std::size_t sequence(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

@@ -21,7 +21,7 @@ class Card {
  public:
   explicit Card(const Fields& fields) : left_(fields) {}
 
-  // A field's value, which rest() then leaves out; empty if it is missing or says "absent".
+  // Returns a field's value, which rest() then leaves out; empty if it is missing or says "absent".
   std::string take(const std::string& field) {
     const auto found = left_.find(field);
     if (found == left_.end()) return "";
@@ -115,7 +115,7 @@ std::set<std::string> transports(const RunFile& run) {
   return found;
 }
 
-// The number of hosts in "node-a x4, node-b x4".
+// Returns the number of hosts in "node-a x4, node-b x4".
 std::size_t hosts(const std::string& host) {
   std::set<std::string> names;
   for (std::size_t at = 0; at < host.size();) {

@@ -57,7 +57,7 @@ std::string cell_of(const Compared& compared) {
   return text;
 }
 
-// The fraction of its bound that a finding uses; above one it fails.
+// Returns the fraction of its bound that a finding uses; above one it fails.
 double share(const OracleResult& result) {
   if (result.ruling == Ruling::fail) return std::numeric_limits<double>::infinity();
   return result.expected != 0 ? result.measured / result.expected : 0;

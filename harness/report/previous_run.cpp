@@ -62,7 +62,7 @@ std::string date_of(const fs::path& run) {
   return reader.date;
 }
 
-// The folders of older runs, the latest first.
+// Returns the folders of older runs, the latest first.
 std::vector<std::pair<std::string, fs::path>> older_runs(const std::string& directory,
                                                          const std::string& date) {
   std::vector<std::pair<std::string, fs::path>> found;

@@ -29,8 +29,8 @@ std::string size_text(double size, bool bytes) {
   return fmt::format("{:.3g} {}", size, bytes ? binary[unit] : decimal[unit]);
 }
 
-// The axes of a case that are not sizes: words, and the number of ranks. Sizes are values such as
-// "4096" and "256x64".
+// Returns the axes of a case that are not sizes: words, and the number of ranks. Sizes are values
+// such as "4096" and "256x64".
 std::string series_of(const Record& record) {
   std::string key;
   for (const auto& [axis, value] : record.axes)

@@ -116,7 +116,7 @@ std::string tables(const Summary& summary, const std::vector<Record>& records,
   return text;
 }
 
-// The longest cases, "  12.3 s  gpt_step/ranks:4".
+// Returns the longest cases, "  12.3 s  gpt_step/ranks:4".
 std::string durations_text(const std::vector<Record>& records, int count) {
   std::vector<const Record*> longest;
   for (const Record& record : records)
@@ -131,7 +131,7 @@ std::string durations_text(const std::vector<Record>& records, int count) {
   return text;
 }
 
-// The cases nearest to and farthest from their limits. Small messages, whose time is mostly
+// Returns the cases nearest to and farthest from their limits. Small messages, whose time is mostly
 // start-up, are always far from them.
 std::string limits_text(const std::vector<Record>& records, const Terminal& terminal) {
   const Record *nearest = nullptr, *farthest = nullptr;
@@ -169,7 +169,7 @@ std::string limits_text(const std::vector<Record>& records, const Terminal& term
   return text;
 }
 
-// The cases below their floor, the slowest first.
+// Returns the cases below their floor, the slowest first.
 std::string expectations_text(const std::vector<Record>& records, const Terminal& terminal) {
   std::vector<const Record*> slow;
   for (const Record& record : records)

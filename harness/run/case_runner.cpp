@@ -47,7 +47,7 @@ std::optional<Failure> first_failure(machine::Link* link, const std::optional<Fa
   return first;
 }
 
-// The rank that was slowest in most iterations.
+// Returns the rank that was slowest in most iterations.
 int slowest_rank(const SampleMatrix& samples) {
   const auto iterations = static_cast<std::size_t>(samples.iterations());
   std::vector<int> wins(static_cast<std::size_t>(samples.ranks));

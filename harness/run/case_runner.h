@@ -46,7 +46,7 @@ class CaseRunner {
   std::map<int, std::unique_ptr<machine::Link>> links_;  // by number of ranks; each made once
 };
 
-// The record of a case that did not run.
+// Returns the record of a case that did not run.
 Record skipped(const PlannedCase& plan, int repetition, std::string reason);
 
 }  // namespace harness

@@ -40,7 +40,7 @@ struct Uneven : NewUnit {
   static constexpr bool equal_work = false;
 };
 
-// The findings of a stored run in which rank 2 is busy for longer.
+// Returns the findings of a stored run in which rank 2 is busy for longer.
 template <class Unit>
 std::string findings_of_a_slow_rank() {
   const TestFolder folder;

@@ -82,13 +82,13 @@ class CaseLoop {
   void lead_in_turns(const std::vector<std::size_t>& selected, int repetitions, Progress& progress);
   // Null if the case was not run yet.
   const Record* finished(std::size_t index, int repetition) const;
-  // The repetitions of these cases that are not finished.
+  // Returns the repetitions of these cases that are not finished.
   int missing(const std::vector<std::size_t>& selected, int repetitions) const;
   void note_rates();
   void count_tested_gpus();
   void add_promise(Record& record) const;
   bool ends() const { return fatal_ || !unwritten_.empty() || signal_ != 0; }
-  // The cause of a lost rank, from this rank's exception and the board.
+  // Returns the cause of a lost rank, from this rank's exception and the board.
   machine::Failure loss(const std::exception& error) const;
   void lost(const std::exception& error) { world_.board().fail(machine::failure_of(error)); }
 

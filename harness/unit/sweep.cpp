@@ -28,7 +28,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// The value of a text of digits only; negative for any other text.
+// Returns the value of a text of digits only; negative for any other text.
 std::int64_t digits(std::string_view text) {
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -114,7 +114,7 @@ std::vector<std::int64_t> parse_numbers(std::string_view axis, std::string_view 
   return values;
 }
 
-// The value of `all` whose name is text.
+// Returns the value of `all` whose name is text.
 template <class T, std::size_t count>
 T parse_name(std::string_view axis, std::string_view text, const T (&all)[count]) {
   std::vector<std::string> names;

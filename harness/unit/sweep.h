@@ -88,9 +88,9 @@ extern template struct AxisText<machine::Transport>;  // "shared_memory,mpi,cuda
 std::vector<std::string> device_names();  // of --device: host, cuda
 machine::Device::Kind parse_device(std::string_view text);
 
-// The transports for tensors on a device: shared_memory and mpi on the host, cuda_ipc and nccl on
-// CUDA. A case decides later whether its ranks can use them (why_not), so that planning is the same
-// on all ranks and needs no GPU.
+// Returns the transports for tensors on a device: shared_memory and mpi on the host, cuda_ipc and
+// nccl on CUDA. A case decides later whether its ranks can use them (why_not), so that planning is
+// the same on all ranks and needs no GPU.
 std::vector<machine::Transport> usual_transports(machine::Device::Kind device);
 
 // Axis values of the command line, by axis name. They replace the profile's values.
@@ -158,7 +158,7 @@ class AnySweep {
   std::vector<Selected> select(Profile profile, const AxisFlags& flags) const {
     return select(profile, flags, true);
   }
-  // The same, but without an error if no valid combination has a value of a flag.
+  // Selects like select, but without an error if no valid combination has a value of a flag.
   std::vector<Selected> select_valid(Profile profile, const AxisFlags& flags) const {
     return select(profile, flags, false);
   }

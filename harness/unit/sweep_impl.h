@@ -34,7 +34,7 @@ Variation vary(T& (*field)(Case&), std::type_identity_t<std::vector<T>> values) 
   return detail::vary<T>(field, detail::setter_of<Case, T>(field), values);
 }
 
-// The texts of a flag's values, each once.
+// Returns the texts of a flag's values, each once.
 template <class T>
 std::vector<std::string> axis_texts(std::string_view axis, std::string_view text) {
   std::vector<std::string> texts;

@@ -184,7 +184,7 @@ class Family {
   virtual std::string_view about() const = 0;
   virtual std::span<const Oracle> oracles() const = 0;
   virtual std::vector<AxisInfo> axes(const PlanRequest& request) const = 0;
-  // The default of every axis, on the host and without a configuration.
+  // Returns the default of every axis, on the host and without a configuration.
   virtual const AxisValues& defaults() const = 0;
   virtual std::vector<PlannedCase> cases(const PlanRequest& request) const = 0;
 };
@@ -200,13 +200,13 @@ struct NamedCase {
 };
 NamedCase read_case_name(std::string_view name);
 
-// The value of the axis `transport`; empty: no such axis.
+// Returns the value of the axis `transport`; empty: no such axis.
 std::optional<machine::Transport> transport_of(const AxisValues& axes);
 
-// All registered units, by name.
+// Returns all registered units, by name.
 std::vector<const Family*> families();
-// The units of these names of units or cases, each once; all units if the list is empty. Throws
-// UsageError for an unknown name.
+// Returns the units of these names of units or cases, each once; all units if the list is empty.
+// Throws UsageError for an unknown name.
 std::vector<const Family*> families(const std::vector<std::string>& units);
 // Throws std::logic_error if another unit has this name.
 bool add(std::unique_ptr<Family> family);
@@ -214,10 +214,10 @@ bool add(std::unique_ptr<Family> family);
 template <UnitType U>
 bool add();
 
-// The named cases and the cases of the named units (all units if no unit is named), in order. A
-// flag applies to the units that have its axis, not to named cases. Throws UsageError for an
-// unknown unit, a flag that no selected unit has, a value that a named unit rejects, or no case. If
-// no unit is named, units that do not allow a value are left out. It is an error if all units
+// Returns the named cases and the cases of the named units (all units if no unit is named), in
+// order. A flag applies to the units that have its axis, not to named cases. Throws UsageError for
+// an unknown unit, a flag that no selected unit has, a value that a named unit rejects, or no case.
+// If no unit is named, units that do not allow a value are left out. It is an error if all units
 // reject it.
 std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
                                     const PlanRequest& request);
