@@ -60,7 +60,8 @@ struct Context {
   bool joins_halves(Category kept) const {
     return tp.size() > 1 && kept == Category::buffers && overlap.joins_halves(sequence_parallel);
   }
-  // The placement of a parameter that is applied between the regions, to each rank's own rows.
+  // Returns the placement of a parameter that is applied between the regions, to each rank's own
+  // rows.
   Placement between_regions() const { return {.gradient_partial_over_tp = sequence_parallel}; }
 };
 

@@ -30,7 +30,7 @@ namespace layers {
 // head: "embedding.token.weight".
 Parameter declare_token_table(const Context& context, std::int64_t vocabulary, std::int64_t hidden,
                               bool tied_over_pp);
-// The weight of an untied output layer: "head.output.weight".
+// Returns the weight of an untied output layer: "head.output.weight".
 Parameter declare_output_weight(const Context& context, std::int64_t vocabulary,
                                 std::int64_t hidden);
 // Returns the token of this rank's first row, for either matrix.

@@ -5,7 +5,7 @@
 namespace layers {
 namespace {
 
-// The attention of a rank of a2a, whose group has the rows of one rank of the ring.
+// Returns the attention of a rank of a2a, whose group has the rows of one rank of the ring.
 CoreAttention inside(const CoreAttention& all, collectives::Communicator& a2a,
                      const collectives::Communicator& p2p) {
   const std::int64_t rows = all.placement.outer().rows(p2p.rank());

@@ -34,8 +34,8 @@ struct Sizes {
     own = size(rows.own);
   }
 
-  // The peak of the parts that both dispatchers have in backward: `held` are the gradients that
-  // backward_weights needs, d_out and d_inner.
+  // Returns the peak of the parts that both dispatchers have in backward: `held` are the gradients
+  // that backward_weights needs, d_out and d_inner.
   std::size_t held() const { return R * (h + i) * E; }
   std::size_t backward_of_experts() const { return R * (2 * h + i + f) * E; }
   std::size_t end_of_backward() const {

@@ -24,7 +24,7 @@ class DelayedScaling {
   DelayedScaling(machine::Device& device, const Fp8Options& options,
                  collectives::Communicator& amax_group, std::vector<machine::Dtype> float8);
 
-  // The quantizer of one of the tensors; it refers to this object.
+  // Returns the quantizer of one of the tensors; it refers to this object.
   std::unique_ptr<Quantizer> quantizer(std::size_t tensor);
   // Ends a pass. Collective over the group.
   void update();

@@ -55,8 +55,8 @@ Fp8BlockMemory fp8_memory(const GptConfig& config, const StageCase& stage);
 // stage.compute_capability, or an empty text if its library computes all of them.
 std::string why_emulated_fp8(const GptConfig& config, const StageCase& stage);
 
-// Bytes of scales and histories of all blocks of the stage, in Category::buffers from the first
-// micro-batch on.
+// Returns the bytes of scales and histories of all blocks of the stage, in Category::buffers from
+// the first micro-batch on.
 std::size_t fp8_state(const GptConfig& config, const StageCase& stage);
 
 }  // namespace layers

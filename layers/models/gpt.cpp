@@ -199,8 +199,8 @@ void GptStage::embed(const TokenBatch& batch, const Tensor& x) {
                            (*bias)->value.bytes());
 }
 
-// The category of the input of block i (after the last block, of the head): activations, unless it
-// is freed and recomputed.
+// Returns the category of the input of block i (after the last block, of the head): activations,
+// unless it is freed and recomputed.
 Category GptStage::category_of_input(std::size_t block) const {
   for (const LayerGroup& group : groups_) {
     const bool dropped = group.recomputed && group.begin <= block && block < group.end &&

@@ -75,7 +75,7 @@ class Calls {
   std::vector<CollectiveCalls> of_experts_, of_fp8_;
 };
 
-// Elements of the matrices of attention and of a perceptron.
+// Returns the number of elements of the matrices of attention and of a perceptron.
 std::int64_t attention_weights(const GptConfig& config) {
   const std::int64_t h = config.hidden;
   return h * config.qkv() + h * h;

@@ -49,10 +49,10 @@ class ModelStage {
   virtual StageIndex stage() const = 0;
   virtual Parameters parameters() = 0;  // each once, in forward order; without a shared table
   virtual Parameter* table() = 0;  // of the embedding, or the tied one of the last stage; else null
-  // The parameters of the embedding, of each block and of the head, as the observer gets them. A
-  // table that embedding and head share is in both.
+  // Returns the parameters of the embedding, of each block and of the head, as the observer gets
+  // them. A table that embedding and head share is in both.
   virtual std::vector<Parameters> parts() = 0;
-  // The shape of a message between stages.
+  // Returns the shape of a message between stages.
   virtual Shape boundary(int sequences) const = 0;
   // Fills the values; allocates empty tensors.
   virtual void initialize(const Initializer& initializer) = 0;

@@ -10,7 +10,7 @@ Stack stack_of(const GptConfig& config, int index) {
                                                                      : Stack::decoder;
 }
 
-// The shape of one block of a stack. A decoder alone has the shape of the model.
+// Returns the shape of one block of a stack. A decoder alone has the shape of the model.
 GptConfig shape_of(GptConfig config, Stack stack, int index) {
   if (!config.has_experts(index)) config.moe.num_experts = 0;
   if (config.encoder_decoder() && stack == Stack::encoder)

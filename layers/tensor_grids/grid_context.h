@@ -58,7 +58,7 @@ struct GridContext {
 
   machine::Stream& stream() const { return device.stream(); }
   machine::Kernels& kernels() const { return device.stream().kernels(); }
-  // The dtype of gradients and of statistics of rows: float, or double for double.
+  // Returns the dtype of gradients and of statistics of rows: float, or double for double.
   machine::Dtype accumulator() const { return collectives::gradient_dtype(dtype); }
   const TensorGrid& grid() const { return groups.grid(); }
   int rank() const { return groups.rank(); }

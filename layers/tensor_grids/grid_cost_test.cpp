@@ -11,7 +11,7 @@ using enum TensorParallelMode;
 
 constexpr std::int64_t M = 648, K = 144, F = 288;
 
-// The values that all ranks receive in a pass.
+// Returns the values that all ranks receive in a pass.
 double received(GridLinearCase c, int ranks, GridPass GridLinearCost::*pass) {
   const TensorGrid grid = tensor_grid(c.mode, ranks, c.depth);
   c.q = grid.columns;

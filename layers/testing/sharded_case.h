@@ -212,7 +212,8 @@ inline Observed observe(int tp, machine::Dtype dtype, const std::function<Observ
   return result;
 }
 
-// The largest relative error of n roundings, each of relative size u (Higham 2002, lemma 3.1).
+// Returns the largest relative error of n roundings, each of relative size u (Higham 2002, lemma
+// 3.1).
 inline double gamma(double n, double u) { return n * u / (1 - n * u); }
 // Returns the bound of two successive errors.
 inline double then(double first, double second) { return (1 + first) * (1 + second) - 1; }

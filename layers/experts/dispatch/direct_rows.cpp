@@ -165,7 +165,8 @@ struct DirectRows::Part {
   static std::int64_t first(const std::vector<ExpertRun>& runs) {
     return runs.empty() ? 0 : runs.front().place;
   }
-  // Whether rows at these places, in this many bytes, are read where they are. Both ranks agree.
+  // Returns whether rows at these places, in this many bytes, are read where they are. Both ranks
+  // agree.
   static bool are_lent(const std::vector<ExpertRun>& runs, std::size_t bytes) {
     return runs.size() <= 1 || bytes >= least_lent_bytes;
   }

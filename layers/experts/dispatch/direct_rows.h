@@ -30,8 +30,9 @@ class DirectRows {
              ExpertParallel degrees)
       : context_(context), group_(group), config_(config), degrees_(degrees) {}
 
-  // Whether the ranks of the group, all or none, can move rows so. Not if a fault is injected into
-  // a link, which reads only the message itself, or if the group's algorithm is another.
+  // Returns whether all ranks of the group can move rows in this way. They cannot if a fault is
+  // injected into a link, which reads only the message itself, or if the group has another
+  // algorithm.
   bool available() const;
 
   // rows [R, hidden], grouped by expert: weights[i] from[saved.token[i]], zeros for padding.

@@ -5,7 +5,7 @@ namespace {
 
 std::size_t index_of(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-// The choices of one rank by expert: their slots, ascending.
+// Returns the choices of one rank by expert: their slots, ascending.
 std::vector<std::vector<std::int32_t>> slots_of_experts(const MoeConfig& config,
                                                         std::span<const std::int32_t> choices) {
   std::vector<std::vector<std::int32_t>> slots(index_of(config.num_experts));

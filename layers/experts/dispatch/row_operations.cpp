@@ -13,7 +13,7 @@ bool loops(const Context& context) { return context.device.readable_by_host(); }
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Bytes that a row moves, by which host::parallel chooses the number of threads.
+// Returns the bytes that a row moves, from which host::parallel chooses the number of threads.
 template <class T>
 std::int64_t work_of(std::int64_t cols) {
   return 2 * cols * std::int64_t{sizeof(T)};
@@ -58,7 +58,7 @@ void dot_by_loops(const Tensor& left, const Tensor& right, const Tensor& dots) {
   machine::host::parallel(left.device().threads(), left.rows(), work_of<T>(cols), 1, dot_rows_of);
 }
 
-// A batch of matrices [rows, cols], one after the other.
+// Returns a batch of matrices [rows, cols], one after the other.
 Matrix batch_of(const Tensor& tensor, std::int64_t rows, std::int64_t cols) {
   Matrix batch;
   batch.data = tensor.data();

@@ -37,7 +37,8 @@ ContextMessages forward_messages(const GptConfig& config, const StageCase& stage
 ContextMessages backward_input_messages(const GptConfig& config, const StageCase& stage);
 ContextMessages backward_weights_messages(const GptConfig& config, const StageCase& stage);
 StageMemory stage_memory(const GptConfig& config, const StageCase& stage);
-// Bytes of buffers for the whole training: the positions of the embedding's rows, int32.
+// Returns the bytes of buffers for the whole training: the positions of the embedding's rows,
+// int32.
 std::size_t stage_state(const GptConfig& config, const StageCase& stage);
 
 }  // namespace layers::grids

@@ -22,9 +22,9 @@
 
 namespace layers {
 
-// The axis of the grid whose ranks split the vocabulary.
+// Returns the axis of the grid whose ranks split the vocabulary.
 GridAxis vocabulary_axis(const TensorGrid& grid);
-// The block of a matrix [vocabulary, hidden] that a rank stores.
+// Returns the block of a matrix [vocabulary, hidden] that a rank stores.
 GridBlock table_block(const GridContext& context, const GptConfig& config);
 
 class GridOutputHead {

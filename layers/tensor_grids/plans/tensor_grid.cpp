@@ -28,8 +28,8 @@ GridBlock block_of(std::int64_t rows, Part of_rows, std::int64_t cols, Part of_c
   return {of_rows.index * height, of_cols.index * width, height, width};
 }
 
-// The place with j and k exchanged for the second layer of a pair. X of 3d is split by (i, k | j)
-// and Y by (i, j | k), so the exchange makes Y of the first layer the X of the second.
+// Returns the place with j and k exchanged for the second layer of a pair. X of 3d is split by (i,
+// k | j) and Y by (i, j | k), so the exchange makes Y of the first layer the X of the second.
 GridPlace turned(const TensorGrid& grid, int rank, PairPlace layer) {
   GridPlace at = grid.place(rank);
   if (grid.mode == TensorParallelMode::three_d && layer == PairPlace::second) std::swap(at.j, at.k);
