@@ -51,7 +51,7 @@ template <class T>
 requires requires { typename T::mapped_type; }
 struct Element<T> : std::type_identity<std::pair<typename T::key_type, typename T::mapped_type>> {};
 
-// The parts of a struct or a tuple, as references.
+// Returns the parts of a struct or a tuple, as references.
 template <class T>
 auto parts(T& value) {
   if constexpr (requires { std::remove_const_t<T>::members(value); })

@@ -100,7 +100,7 @@ class Device {
   Kind kind() const { return kind_; }
   virtual std::string description() const = 0;  // for the fingerprint: model name and memory
   virtual bool readable_by_host() const { return kind_ == Kind::host; }
-  // The same value in every process that uses the GPU; 0 for the host.
+  // Returns the same value in every process that uses the GPU; 0 for the host.
   virtual std::uint64_t identity() const { return 0; }
   // Returns the GPU's PCI address in the driver's form: "00000000:3B:00.0". Empty for the host.
   virtual std::string pci_address() const { return ""; }
@@ -141,10 +141,11 @@ class Device {
   int threads() const { return threads_; }
   void set_threads(int threads) { threads_ = threads; }
 
-  // The faults of the rank that owns the device; null: no faults. Must outlive the device.
+  // Returns the faults of the rank that owns the device; null: no faults. Must outlive the device.
   Faults* faults() const { return faults_; }
   void set_faults(Faults* faults) { faults_ = faults; }
-  // The counter of threads that wait for the device (DeviceWait); null: waits are not counted.
+  // Returns the counter of threads that wait for the device (DeviceWait); null: waits are not
+  // counted.
   std::atomic<std::uint32_t>* wait_count() const { return wait_count_; }
   void count_waits_in(std::atomic<std::uint32_t>* count) { wait_count_ = count; }
 
@@ -195,8 +196,8 @@ struct Present {
 // Asks CUDA at the first call.
 const Present& present();
 inline int count() { return present().count; }
-// Whether this process called present(), or its parent did before the fork. CUDA does not work in a
-// process that was forked after its parent had used CUDA.
+// Returns whether this process called present(), or its parent did before the fork. CUDA does not
+// work in a process that was forked after its parent had used CUDA.
 bool used();
 // A device that this process sees.
 struct Gpu {

@@ -171,7 +171,7 @@ class FlashAttention : public OnDevice {
   struct Score {
     Real value, error;
   };
-  // A product of head terms. The scale is one more factor, on either side.
+  // Returns a product of head terms. The scale is one more factor, on either side.
   Score score(const Sizes& s, const Call& c, std::int64_t a, std::int64_t h, std::int64_t i,
               std::int64_t j) const {
     Real sum = 0, size = 0;
@@ -188,7 +188,7 @@ class FlashAttention : public OnDevice {
       keys = std::min<std::int64_t>(keys, s.lengths[static_cast<std::size_t>(a)]);
     return s.causal ? std::min(query + 1, keys) : keys;
   }
-  // The factor of a probability by dropout.
+  // Returns the factor of a probability by dropout.
   static Real kept(const Sizes& s, std::int64_t a, std::int64_t h, std::int64_t i, std::int64_t j) {
     if (s.dropout == 0) return 1;
     const std::int64_t matrix = first_matrix + a * matrices_apart + h;

@@ -26,7 +26,7 @@ struct Matrix {
   std::array<std::int64_t, 2> batch{1, 1};         // outer, inner
   std::array<std::int64_t, 2> batch_stride{0, 0};  // in elements
 
-  // Elements from data to matrix [outer, inner] of the batch.
+  // Returns the offset in elements from data to matrix [outer, inner] of the batch.
   std::int64_t offset(std::int64_t outer, std::int64_t inner) const {
     return outer * batch_stride[0] + inner * batch_stride[1];
   }
@@ -38,7 +38,7 @@ struct Matrix {
   }
 };
 
-// A tensor [rows, cols] (leading extents folded into rows) as one matrix.
+// Returns a tensor [rows, cols] (leading extents folded into rows) as one matrix.
 Matrix matrix(const Tensor& tensor);
 
 // [m, k] x [k, n] -> [m, n] for every batch. Throws std::logic_error if extents or dtypes disagree.

@@ -39,7 +39,7 @@ enum class Transport : unsigned char { shared_memory, mpi, cuda_ipc, nccl };
 inline constexpr Transport all_transports[] = {Transport::shared_memory, Transport::mpi,
                                                Transport::cuda_ipc, Transport::nccl};
 std::string_view name(Transport transport);
-// Whether the transport moves memory of a CUDA device.
+// Returns whether the transport moves memory of a CUDA device.
 constexpr bool between_devices(Transport transport) {
   return transport == Transport::cuda_ipc || transport == Transport::nccl;
 }
@@ -80,15 +80,17 @@ class Link {
   int rank() const { return group_.index; }
   int size() const { return group_.size(); }
   virtual Transport transport() const = 0;
-  // The device's stream that calls are enqueued on; null if calls are complete when they return.
+  // Returns the device's stream that calls are enqueued on; null if calls are complete when they
+  // return.
   virtual Stream* stream() const { return nullptr; }
-  // Whether stream() is not the device's. The others do nothing if it is, or without a stream.
+  // Returns whether stream() is not the device's. If it is, or without a stream, the next two
+  // functions do nothing.
   bool has_own_stream() const;
   // Later calls start after the work that the device's stream has now.
   void start_after_device();
   // Later work of the device's stream starts after the calls so far.
   void end_before_device();
-  // Whether memory of the device must pass through host memory.
+  // Returns whether memory of the device must pass through host memory.
   bool stages(const Device& device) const;
 
   // Allocates memory of the transport's own kind and registers it, until the memory is freed, which
@@ -96,9 +98,9 @@ class Link {
   // if the transport has no such memory.
   virtual Memory allocate_registered(std::size_t bytes, Category category, Registered how);
 
-  // Whether a send completes only after its receive starts. The call order alone can deadlock then,
-  // so messages are exchanged in groups. A group starts when all its transfers can start
-  // (collectives/rounds.h).
+  // Returns whether a send completes only after its receive starts. The call order alone can
+  // deadlock then, so messages are exchanged in groups. A group starts when all its transfers can
+  // start (collectives/rounds.h).
   virtual bool is_rendezvous() const { return false; }
   // Performs all transfers as one group, those of each channel in order.
   void exchange(std::span<const Transfer> transfers);
@@ -136,8 +138,8 @@ class Link {
   }
   // Copies the next message from peer to `into`; bypasses the cache if `store` is streaming.
   void receive(int peer, void* into, std::size_t bytes, Store store = Store::cached);
-  // The next message from peer, in place: valid until release(peer), which must precede the next
-  // receive from that peer.
+  // Returns the next message from peer, in place: valid until release(peer), which must precede the
+  // next receive from that peer.
   const void* receive_in_place(int peer, std::size_t bytes);
   void release(int peer) { do_release(peer); }
 

@@ -38,7 +38,7 @@ class SharedMemoryLink final : public ChannelLink {
   void do_release(int peer) override;
 
   void free_staged(int peer);
-  // An address in this rank's memory that peers can read.
+  // Returns an address in this rank's memory that peers can read.
   std::uint64_t offset(const void* data) const {
     return static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - own_.base);
   }

@@ -91,7 +91,7 @@ class HostXml {
     hwloc_bitmap_free(bits);
     return result;
   }
-  // The numbers of the nodes for GPUs' memory of these packages.
+  // Returns the numbers of the nodes for GPUs' memory of these packages.
   std::vector<int> memory_nodes(int from, int to) const {
     std::vector<int> nodes;
     for (int package = from; gpu_memory_ && package < to; ++package)

@@ -37,7 +37,7 @@ void sync_threads();
 // Ends the kernel with an error.
 [[noreturn]] void fail_kernel(cudaError_t status, const std::string& text);
 
-// The dynamic shared memory of the block. At its start, each block finds NaN in it.
+// Returns the dynamic shared memory of the block. At its start, each block finds NaN in it.
 unsigned char* dynamic_shared_memory();
 // Fills static shared memory with NaN when the first thread of a block reaches its declaration.
 // `last`: the last block that reached it.

@@ -26,7 +26,7 @@ cudaError_t enter();
 // none.
 cudaError_t enter_to_release();
 
-// The device of this thread's calls.
+// Returns the device of this thread's calls.
 int current_device();
 void set_current_device(int device);
 

@@ -17,7 +17,7 @@ namespace {
 using Count = std::atomic<std::uint64_t>;
 using Bytes = std::vector<std::byte>;
 
-// The contents of the allocations that the words point to.
+// Returns the contents of the allocations that the words point to.
 std::vector<std::pair<Allocation, Bytes>> contents(const std::vector<std::uint64_t>& words) {
   std::vector<std::pair<Allocation, Bytes>> all;
   for (const std::uint64_t word : words) {

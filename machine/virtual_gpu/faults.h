@@ -46,7 +46,7 @@ inline constexpr std::array<std::string_view, 12> fault_names{
     "launch", "ecc",   "lost", "bit",    "product", "remap",
     "hot",    "brake", "pcie", "nvlink", "memory",  "link"};
 
-// How often a device has had a fault of this kind: what its driver knows.
+// Returns how often a device has had a fault of this kind, as its driver counts it.
 int strikes(Fault::Kind kind, int device_on_host);
 void strike(Fault::Kind kind, int device_on_host);
 

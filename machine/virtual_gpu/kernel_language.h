@@ -64,7 +64,7 @@ T shuffle(const char* operation, unsigned mask, T value, unsigned source) {
   return value;
 }
 
-// The votes of all lanes of the mask, as bits.
+// Returns the votes of all lanes of the mask, as bits.
 inline unsigned vote(const char* operation, unsigned mask, bool predicate) {
   const unsigned mine = predicate;
   unsigned votes = 0;

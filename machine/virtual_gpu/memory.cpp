@@ -53,7 +53,7 @@ struct State {
   bool in_region(const std::byte* address) const {
     return address >= region && address < region + region_bytes;
   }
-  // The allocation that starts at or before the address.
+  // Returns the allocation that starts at or before the address.
   Allocation* before(const std::byte* address) {
     auto after = allocations.upper_bound(address);
     return after == allocations.begin() ? nullptr : &std::prev(after)->second;

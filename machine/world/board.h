@@ -63,7 +63,7 @@ class Board {
   void fail(const Failure& failure);
   std::optional<Failure> noted(int rank) const;    // by note() or fail()
   std::optional<Failure> failure(int rank) const;  // by fail()
-  // The lowest failed rank, or -1.
+  // Returns the lowest failed rank, or -1.
   int failed_rank() const;
   // Returns "in all_reduce, waiting for rank 1 at message 7 (4096 bytes)", from the status words.
   // If the rank does not wait for another rank, its last wait is added.

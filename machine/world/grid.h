@@ -48,13 +48,13 @@ class Grid {
   int size(Axis axis) const { return degrees_[axis]; }
   // Returns the rank at these coordinates with the coordinate of one axis replaced.
   int rank_at(Axis axis, int coordinate) const;
-  // The ranks that differ from this one along axis only.
+  // Returns the ranks that differ from this one along axis only.
   Group group(Axis axis) const;
-  // The ranks that differ from this one along cp and dp only: they hold the same parameters, add up
-  // their gradients and shard ZeRO's states. Its name is "dp".
+  // Returns the ranks that differ from this one along cp and dp only: they hold the same
+  // parameters, add up their gradients and shard ZeRO's states. Its name is "dp".
   Group replica_group() const;
-  // The first and last stage at this rank's other coordinates: they share the tied embedding.
-  // One member when pp is 1; index -1 on a stage between.
+  // Returns the first and last stage at this rank's other coordinates: they share the tied
+  // embedding. One member when pp is 1; index -1 on a stage between.
   Group embedding_group() const;
   // This rank's stage and the stage at the same distance from the other end, in order. The middle
   // stage is the only member of its group.

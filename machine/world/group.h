@@ -15,7 +15,7 @@ struct Group {
   int size() const { return static_cast<int>(members.size()); }
 };
 
-// The first `ranks` ranks of the world; index is -1 for a rank outside.
+// Returns the first `ranks` ranks of the world; index is -1 for a rank outside.
 inline Group first_ranks(const std::string& name, int ranks, int world_rank) {
   Group group{name, std::vector<int>(ranks), world_rank < ranks ? world_rank : -1};
   std::iota(group.members.begin(), group.members.end(), 0);

@@ -20,7 +20,7 @@ std::string_view name(MpiLibrary library);  // for people
 // to another MPI library, because its ranks would not find each other.
 std::unique_ptr<World> make_mpi_world(double timeout_s);
 
-// Whether a launcher started this process as one of its ranks.
+// Returns whether a launcher started this process as one of its ranks.
 bool under_launcher();
 
 }  // namespace machine

@@ -42,7 +42,7 @@ class World {
   int size() const { return group_.size(); }
   virtual const std::string& host(int rank) const = 0;
   virtual bool ranks_are_threads() const = 0;
-  // Whether every member runs on this rank's host.
+  // Returns whether every member runs on this rank's host.
   bool on_one_host(const Group& group) const;
 
   // device(): the device that this rank computes on, the host unless use_device chose another.
@@ -51,20 +51,20 @@ class World {
   Device& host_device() { return *host_device_; }
   void use_device(std::unique_ptr<Device> device);
   bool computes_on_gpu() const { return device_ && device_->kind() == Device::Kind::cuda; }
-  // Number of devices on which the group's ranks of this host compute, and number of ranks that
-  // share this rank's device, including itself. The ranks call use_device before.
+  // Return the number of devices on which the group's ranks of this host compute, and the number of
+  // ranks that share this rank's device, including itself. The ranks must have called use_device.
   int devices_of(const Group& group) const;
   int sharers_of_device(const Group& group) const;
   Board& board() { return *board_; }
   const Board& board() const { return *board_; }
-  // The injected faults of this rank's machine. Its devices read them from here.
+  // Returns the injected faults of this rank's machine. Its devices read them from here.
   Faults& faults() { return faults_; }
 
   // The places of this host's ranks, in order. set_active_ranks then binds ranks to the cores
   // next to their GPUs. place(): that of this rank; null if its host has no places.
   void set_places(std::vector<Place> places);
   const Place* place() const;
-  // The cores that the launcher gave this rank.
+  // Returns the cores that the launcher gave this rank.
   const std::vector<int>& start_cores() const { return start_cores_; }
 
   // From now on, only the first `ranks` ranks of the world work (one case). Sets the cores to which

@@ -34,7 +34,7 @@ class MemoryBlock final : public HostMemory {
   }
   std::size_t free_bytes() const { return free_.bytes(); }
   std::size_t longest_free() const { return free_.longest(); }
-  // The highest end of an allocation so far. With first fit, this is the budget that the
+  // Returns the highest end of an allocation so far. With first fit, this is the budget that the
   // allocations would have needed.
   std::size_t highest() const { return highest_; }
 

@@ -26,7 +26,7 @@ struct HeadView {
   __device__ T* at(std::int64_t sequence, std::int64_t head, std::int64_t index) const {
     return data + sequence * outer + head * inner + index * row;
   }
-  // Whether every row can be read and written 16 bytes at a time.
+  // Returns whether every row can be read and written 16 bytes at a time.
   bool packed() const {
     const std::int64_t width = 16 / sizeof(T);
     return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row % width == 0 &&

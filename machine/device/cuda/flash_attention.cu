@@ -18,7 +18,7 @@ class AttentionKernels::Launch {
       : owner_(owner), device_(owner.device_), stream_(owner.stream_), arguments_(arguments) {
     make_current(device_);
   }
-  // The most bytes of shared memory that a kernel of this head uses.
+  // Returns the most bytes of shared memory that a kernel of this head uses.
   static std::size_t shared_bytes(int head) {
     if constexpr (is_narrow<T>) {
       if (head <= 64) return most_mma_bytes<64>;

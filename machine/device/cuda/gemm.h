@@ -44,7 +44,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm;
 };
 
-// A power of two that divides every address of an operand, in bytes, at most 256.
+// Returns a power of two that divides every address of an operand, in bytes, at most 256.
 int alignment_of(std::uintptr_t address);
 struct Alignments {
   int b, a, c;

@@ -15,7 +15,7 @@
 namespace machine {
 namespace {
 
-// The value of a code by its sign, exponent and mantissa; NaN for NaN and infinity.
+// Returns the value of a code by its sign, exponent and mantissa; NaN for NaN and infinity.
 double value_of(Dtype float8, int code) {
   const bool e4m3 = float8 == Dtype::float8_e4m3;
   const int mantissa_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;
@@ -26,7 +26,7 @@ double value_of(Dtype float8, int code) {
   return (code & 0x80) != 0 ? -value : value;
 }
 
-// The code whose value is nearest; of two the even one. Larger values become the largest.
+// Returns the code whose value is nearest; of two the even one. Larger values become the largest.
 int nearest_code(Dtype float8, double value) {
   static const std::vector<Values> tables = [] {
     std::vector<Values> all(2);

@@ -17,7 +17,7 @@ constexpr int block = 64;
 
 double in_float(double value) { return static_cast<float>(value); }
 
-// The least number of 8 significant bits that is not below value.
+// Returns the least number of 8 significant bits that is not below value.
 double up_to_8_bits(double value) {
   const double unit = std::ldexp(1, std::ilogb(value) - 7);
   return std::ceil(value / unit) * unit;

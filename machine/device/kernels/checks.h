@@ -24,7 +24,7 @@ void check_rows(const char* kernel, const Matrix& first,
 void check_probability(const char* kernel, double probability);  // of dropout: [0, 1)
 [[noreturn]] void refuse_dtypes(const char* kernel, Dtype in, Dtype out);
 
-// The dtype of sums of elements of `dtype`.
+// Returns the dtype of sums of elements of `dtype`.
 constexpr Dtype sum_dtype(Dtype dtype) {
   return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
 }

@@ -16,7 +16,7 @@ class PatternKernels : public OnDevice {
   Pattern pattern(Reduction reduction = Reduction::sum, bool reduces = true) const {
     return {dtype(), reduces, reduction, 3};
   }
-  // The reduction written as a sum, product, … of the ranks' inputs.
+  // Returns the reduction written as a sum, product, … of the ranks' inputs.
   static double by_hand(const Pattern& pattern, std::int64_t index) {
     std::vector<double> inputs;
     for (int rank = 0; rank < pattern.ranks; ++rank)

@@ -53,7 +53,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // non-blocking communicator does so in state(), after a random number of calls of it.
   ncclResult_t perform(std::function<ncclResult_t()> step);
   ncclResult_t state();
-  // An error if an earlier call is in progress or has failed.
+  // Returns an error if an earlier call is in progress or has failed.
   ncclResult_t ready();
 
   void queue(const std::shared_ptr<Queue>& queue, std::vector<Task> tasks);
@@ -96,7 +96,7 @@ ncclResult_t check_memory(const char* name, const Communicator& on, const void* 
 // Returns this process's end of a live communicator, or null with the text set.
 std::shared_ptr<Communicator> end_of(ncclComm_t comm);
 
-// Number of registrations that were not released (registration.cpp).
+// Returns the number of registrations that were not released (registration.cpp).
 std::size_t registrations();
 
 }  // namespace machine::virtual_gpu::nccl

@@ -38,7 +38,7 @@ class Values {
   Values& operator=(const Values&) = delete;
   T* data() const { return data_; }
 
-  // The values after all work of the stream.
+  // Returns the values after all work of the stream.
   std::vector<double> after(cudaStream_t stream) const {
     std::vector<T> values(count_);
     EXPECT_EQ(cudaMemcpyAsync(values.data(), data_, count_ * sizeof(T), cudaMemcpyDefault, stream),

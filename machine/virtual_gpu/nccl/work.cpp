@@ -126,7 +126,7 @@ void Work::move(std::size_t index) {
   task.complete = true;
 }
 
-// The ranks whose input this rank needs, or which have not taken its input.
+// Returns the ranks whose input this rank needs, or which have not taken its input.
 std::vector<int> Work::awaited(std::size_t index) {
   const Task& task = tasks_[index];
   Part& mine = part(index);
@@ -144,7 +144,7 @@ std::vector<int> Work::awaited(std::size_t index) {
   return ranks;
 }
 
-// Whether a published call of the rank waits for this rank.
+// Returns whether a published call of the rank waits for this rank.
 bool Work::is_awaited_by(int rank, const Part& part) {
   if (!is_collective(part.call.kind))
     return part.call.peer == on_->rank() && part.taken == 0 && !part.has_read;
@@ -153,7 +153,7 @@ bool Work::is_awaited_by(int rank, const Part& part) {
          (part.call.takes(rank) && part.call.gives(on_->rank()) && !part.has_read);
 }
 
-// Whether this rank's call is the other end of the rank's call, or the same collective.
+// Returns whether this rank's call is the other end of the rank's call, or the same collective.
 bool Work::meets(std::size_t index, int rank, const Part& other) const {
   const Call& call = tasks_[index].call;
   if (numbers_[index] != other.number) return false;

@@ -51,7 +51,7 @@ class Work final : public RemotePoint {
   Part& part(std::size_t index) { return on_->mine().parts[index]; }
   void end();
   void lost(int rank);
-  // Whether the link to the rank is lost. Breaks the device then.
+  // Returns whether the link to the rank is lost. If so, breaks the device.
   bool is_cut_off(int rank);
   void break_with(const std::string& text, cudaError_t status = cudaErrorLaunchFailure);
 
