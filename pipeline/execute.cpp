@@ -21,7 +21,7 @@ bool ends_micro_batch(Kind kind) {
   return kind == Kind::backward || kind == Kind::backward_weights;
 }
 
-// The action that holds a message's tensor in the receiver's pool.
+// Returns the action that holds a message's tensor in the receiver's pool.
 Action holder_of(const Message& message) {
   return {message.content == Content::activation ? Kind::forward : Kind::backward,
           message.micro_batch, message.chunk};

@@ -116,8 +116,8 @@ class Executor {
   // count on the links under (send_receive, boundary dtype). Throws std::invalid_argument if the
   // stage lacks a callable that the schedule needs.
   void run(const Stage& stage);
-  // The times of the last step. For links with a stream they are times of the device, and the first
-  // call after a step waits for the stream.
+  // Returns the times of the last step. For links with a stream they are times of the device, and
+  // the first call after a step waits for the stream.
   const Timeline& timeline();
 
  private:
@@ -148,7 +148,7 @@ class Executor {
 
   template <class Work>
   void timed(Doing doing, const Action& action, const Work& work);
-  // The message from another stage that the action at this position needs.
+  // Returns the message from another stage that the action at this position needs.
   std::optional<Message> incoming(std::size_t position) const;
   void receive_ahead(std::size_t position);
   void receive(const Message& message);  // into the slot that was taken for it
