@@ -25,7 +25,7 @@ namespace zero {
 struct Quintic {
   float a = 0, b = 0, c = 0;
 };
-// The coefficients of a step, counted from 0. They repeat after the last one.
+// Returns the coefficients of a step, counted from 0. They repeat after the last one.
 Quintic quintic(NewtonSchulzType type, int step);
 
 // Returns the elements that ranks of tp sum for A of so many rows: padded, so that they split

@@ -121,7 +121,7 @@ class StreamedOptimizer final : public OwnedOptimizer {
   bool masters_go_up() const { return plan_.wide_values && !plan_.takes_values_down(); }
   Tensor staged(const Tensor& staging, std::int64_t index) const;
   Tensor values(std::int64_t index) const;  // of a piece, on the device or at home
-  // The values of a piece in the memory in which the host updates them.
+  // Returns the values of a piece in the memory in which the host updates them.
   Tensor host_values(std::int64_t index, const PieceStates& states) const;
   // The phases of a piece, in order.
   machine::Worker::Ticket go_down(const std::vector<Tensor>& gradients, std::int64_t index);

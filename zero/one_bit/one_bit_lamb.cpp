@@ -10,7 +10,7 @@
 namespace zero {
 namespace {
 
-// The elements of a row on all ranks of tp.
+// Returns the elements of a row on all ranks of tp.
 double whole_elements(const GradientPlan& plan, const GradientRow& row) {
   const bool tied = std::ranges::find(row.reduce, Over::embedding) != row.reduce.end();
   const int replicas = row.replicas / (tied ? plan.size(Over::embedding) : 1);

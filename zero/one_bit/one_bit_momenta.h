@@ -61,7 +61,7 @@ class OneBitOptimizer : public OwnedOptimizer {
   OneBitOptimizer(const Rule& rule, MatrixContext context, const OwnedRange& owned,
                   CompressionWatch* watch);
 
-  // Whether the next update sums momenta, and so is given this rank's own gradients.
+  // Returns whether the next update sums momenta, and so is given this rank's own gradients.
   bool is_frozen() const { return steps_ >= *freeze_step(rule_); }
   // Returns the largest of the ranks' norms, or one that is not finite. Collective over dp.
   double largest_norm(double own);
@@ -73,7 +73,7 @@ class OneBitOptimizer : public OwnedOptimizer {
   const machine::Device* host() const { return host_.get(); }  // null at dp 1
 
  protected:
-  // The elements of a row of the plan in a tensor of all elements.
+  // Returns the elements of a row of the plan in a tensor of all elements.
   Tensor of_row(const Tensor& tensor, std::size_t row) const;
   // Calls call(row) for all rows that are trained.
   template <class Call>

@@ -54,7 +54,7 @@ struct LossScaleOptions {
   int hysteresis = 2;
   bool consecutive_hysteresis = false;  // of deepspeed_zero only
 };
-// The defaults of the tool that the automaton is named after; the constant scale is 1.
+// Returns the defaults of the tool that the automaton is named after; the constant scale is 1.
 LossScaleOptions usual_options(LossScaling scaling);
 
 // Gradients overflowed at the minimal scale.

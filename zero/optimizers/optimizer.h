@@ -109,8 +109,8 @@ using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam, Lion, Lamb, Muon,
 // The names are "sgd", "momentum", "rmsprop", "adam", "adamw", "lion", "lamb", "muon", "adafactor",
 // "one_bit_adam", "one_bit_lamb" and "adamw_8bit".
 std::string_view name(const Rule& rule);
-// The rules that update a flat range of any ends: all but the last six. find_rule
-// returns the rule with its default options.
+// Returns the names of rules that update a flat range with any bounds: all except the last six.
+// find_rule returns the rule with its default options.
 std::vector<std::string> rule_names();
 Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest
 

@@ -39,7 +39,7 @@ class ParameterNorms {
                  std::string all_gather);
 
   const std::vector<Piece>& pieces() const { return pieces_; }  // of this rank, in order
-  // The double that receives the sum of squares of a piece, before norms().
+  // Returns the double that receives the sum of squares of a piece, before norms().
   Tensor squares(const Piece& piece, Of of) const { return sums_.slice(piece.sum + of, {1}); }
 
   // Collective. Returns both norms of each row of the plan; zeros for frozen rows.

@@ -21,18 +21,18 @@
 
 namespace zero {
 
-// The names of the algorithms that a step supports: those without a threshold in the units of the
-// gradient, without hosts, and whose code of zero is zero. One bit has no zero, so the padding
-// between parameters would enter the norm.
+// Returns the names of the algorithms that a step supports: those without a threshold in the units
+// of the gradient, without hosts, and whose code of zero is zero. One bit has no zero, so the
+// padding between parameters would enter the norm.
 std::vector<std::string> gradient_compressions();
 // Throws std::invalid_argument for an unknown algorithm and for options that it does not support.
 // dp 1 compresses nothing.
 void check_compression(int stage, const StepOptions& options, int dp, Dtype gradient_dtype);
 
-// The number of elements that reach the deviations, if values are normal.
+// Returns the number of elements that reach the deviations, if values are normal.
 std::int64_t selected_if_normal(const GradientCompression& compression, std::int64_t count);
-// The arguments of the closed formulas. selected: elements that the fullest rank sends, if they
-// depend on the values.
+// Returns the arguments of the closed formulas. selected: elements that the fullest rank sends, if
+// they depend on the values.
 collectives::CompressedCall compressed_call(const GradientCompression& compression, int dp,
                                             std::int64_t count, std::int64_t selected);
 

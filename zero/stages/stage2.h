@@ -23,7 +23,8 @@ class Stage2 : public Step {
 
  protected:
   Tensor gradients(Range range) const override;
-  // The offset of a range of the flat buffers among the rank's own shards, which are contiguous.
+  // Returns the offset of a range of the flat buffers among the rank's own shards, which are
+  // contiguous.
   std::int64_t offset_in_shards(Range range) const;
 
  private:

@@ -119,20 +119,20 @@ class Step {
   double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);  // throws std::invalid_argument unless positive and finite
 
-  // The optimizer of the elements that this rank updates: all of the flat buffers, or its shard of
-  // each bucket.
+  // Returns the optimizer of the elements that this rank updates: all of the flat buffers, or its
+  // shard of each bucket.
   OwnedOptimizer& optimizer() { return *optimizer_; }
   const OwnedOptimizer& optimizer() const { return *optimizer_; }
-  // The bytes that offload_optimizer and offload_param have moved so far, and a note for the
+  // Return the bytes that offload_optimizer and offload_param have moved so far, and a note for the
   // record.
   virtual OffloadTraffic moved() const { return optimizer_->moved(); }
   virtual std::string offload_note() const { return optimizer_->note(); }
-  // The device whose memory offloaded states and values use; null without offload.
+  // Returns the device whose memory offloaded states and values use; null without offload.
   const machine::Device* host() const { return host_; }
   const GradientPlan& plan() const { return context_.plan; }
   // Null without gradient compression, or at dp 1.
   const CompressedReduction* compressed() const { return compressed_.get(); }
-  // The device of residuals and codes of gradients or of momenta; null without them.
+  // Returns the device of residuals and codes of gradients or of momenta; null without them.
   const machine::Device* compression_host() const;
 
  protected:
@@ -166,7 +166,7 @@ class Step {
   virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
   virtual void close_pass() {}
   virtual void values_changed() {}  // of the shards, before they are published
-  // Whether the next update sums momenta, so that gradients are not summed over dp.
+  // Returns whether the next update sums momenta, so that gradients are not summed over dp.
   bool sums_momenta() const;
 
   // For destructors: other ranks may be in a pending transfer.

@@ -62,7 +62,7 @@ struct StepContext {
 
   const Layout& layout() const { return states.layout(); }
   const Bucket& bucket(std::size_t index) const { return layout().buckets[index]; }
-  // The ranks that hold and reduce a bucket; null if it is only this one.
+  // Returns the ranks that hold and reduce a bucket; null if it is only this one.
   collectives::Communicator* holders(const Bucket& bucket) const {
     return communicators.over(bucket.over);
   }
@@ -70,9 +70,10 @@ struct StepContext {
   int dp_rank() const { return plan.dp > 1 ? communicators.dp->rank() : 0; }
   machine::Device& device() const { return states.device(); }
   machine::Kernels& kernels() const { return device().stream().kernels(); }
-  // Whether transfers over dp run in the stream of the group's link, in parallel with the device's.
+  // Returns whether transfers over dp run in the stream of the group's link, in parallel with the
+  // device's.
   bool transfers_apart() const;
-  // The stream of a transfer's work.
+  // Returns the stream of a transfer's work.
   machine::Stream& transfer_stream() const {
     return transfers_apart() ? communicators.dp->stream() : device().stream();
   }

@@ -75,7 +75,7 @@ struct GradientPlan {
 
   // Ranks of a stage that hold different parts of experts.
   int expert_ranks() const { return ep * (etp > 0 ? etp : tp); }
-  // Whether the ranks that hold the same part of an expert are not those of dp.
+  // Returns whether the ranks that hold the same part of an expert are not those of dp.
   bool experts_apart() const { return ep > 1 || (etp > 0 && etp != tp); }
   // Ranks of the largest group that adds up gradients and shards states.
   int most_holders() const { return experts_apart() ? std::max(dp, size(Over::edp)) : dp; }
@@ -94,13 +94,14 @@ struct GradientPlan {
   }
 };
 
-// The plan of a rank of the grid. Parameters need no memory yet. Throws std::invalid_argument for a
-// divisor that is not positive, and for a parameter named twice. Also throws it for a tied
-// parameter on the middle stage, which has no opposite stage, and for ep x etp that does not divide
-// tp x dp. experts: the degrees of the parameters whose placement is of an expert (the grid's axis
-// ep must be 1). dp of the plan is dp x cp of the grid (machine::Grid::replica_group). frozen:
-// names of parameters that are not trained; an unknown name is an error. gradient_dtype: the dtype
-// in which gradients are added up, that of the values, or float (the default; double for double).
+// Returns the plan of a rank of the grid. Parameters need no memory yet. Throws
+// std::invalid_argument for a divisor that is not positive, and for a parameter named twice. Also
+// throws it for a tied parameter on the middle stage, which has no opposite stage, and for ep x etp
+// that does not divide tp x dp. experts: the degrees of the parameters whose placement is of an
+// expert (the grid's axis ep must be 1). dp of the plan is dp x cp of the grid
+// (machine::Grid::replica_group). frozen: names of parameters that are not trained; an unknown name
+// is an error. gradient_dtype: the dtype in which gradients are added up, that of the values, or
+// float (the default; double for double).
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen = {},

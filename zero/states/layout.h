@@ -95,20 +95,20 @@ struct Layout {
     if (bucket.over == Over::dp) return dp_rank;
     return (dp_rank * tp + tp_rank) / (shards * tp / bucket.shards);
   }
-  // The shard of a bucket in the flat buffers.
+  // Returns the shard of a bucket in the flat buffers.
   Range shard(const Bucket& bucket, int dp_rank) const {
     const std::int64_t begin = bucket.range.begin + shard_elements(bucket) * index(bucket, dp_rank);
     return {begin, begin + shard_elements(bucket)};
   }
-  // The shard's range in a buffer that holds only one rank's shards, one after the other.
+  // Returns the shard's range in a buffer that holds only one rank's shards, one after the other.
   Range in_shards(const Bucket& bucket) const {
     return {bucket.shards_begin, bucket.shards_begin + shard_elements(bucket)};
   }
 };
 // Returns whether the gradients of a bucket's parameters are summed over the embedding group.
 bool is_tied(const Layout& layout, const Bucket& bucket);
-// The ranges that a rank of dp updates: its shard of each trained bucket, or one range of all
-// elements if nothing is sharded or trained.
+// Returns the ranges that a rank of dp updates: its shard of each trained bucket, or one range of
+// all elements if nothing is sharded or trained.
 std::vector<Range> owned_ranges(const Layout& layout, bool sharded, int dp_rank);
 
 // Throws std::invalid_argument for a bucket size that is not positive and for parts without exactly

@@ -129,7 +129,7 @@ struct RankModel {
   }
   Communicators communicators() const { return {tp.get(), pp.get(), dp.get(), embedding.get()}; }
 
-  // The global index of every local element of a parameter.
+  // Returns the global index of every local element of a parameter.
   std::vector<std::int64_t> global_indices(const Parameter& p) const {
     const machine::Region region = p.region(grid.coordinate(Axis::tp));
     std::vector<std::int64_t> indices;

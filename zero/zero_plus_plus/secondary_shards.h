@@ -33,7 +33,7 @@ class SecondaryShards {
   collectives::Communicator& group() const { return group_; }
   const machine::Tensor& shard(std::size_t bucket) const { return shards_[bucket]; }
 
-  // Whether the shards of a bucket have its values.
+  // Returns whether the shards of a bucket have its values.
   bool has(std::size_t bucket) const { return has_[bucket]; }
   // The values have changed.
   void expire() { has_.assign(has_.size(), false); }
