@@ -21,7 +21,7 @@ using configuration::Key;
 using machine::Axis;
 using zero::Range;
 
-// The members of a model that determine its tensors, and so are keys of a checkpoint.
+// Returns the members of a model that determine its tensors, and so are keys of a checkpoint.
 std::vector<const Key*> model_keys(TrainingConfig& config) {
   const TrainingConfig::Model& model = config.model;
   const void* const other[] = {&model.name,
@@ -59,7 +59,8 @@ bool is_of_sparse_attention(const Key& key) {
   return key.megatron.starts_with("--sparse-attention");
 }
 
-// The parts of a range that this rank saves. A rank that shards nothing saves its shard, too.
+// Returns the parts of a range that this rank saves. A rank that shards nothing saves its shard,
+// too.
 std::vector<Range> saved(const zero::Layout& layout, bool sharded, int dp_rank, Range range) {
   if (sharded) return {range};
   std::vector<Range> parts;

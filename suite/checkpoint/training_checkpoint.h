@@ -42,8 +42,8 @@ void check_checkpoint(const zero::Checkpoint& checkpoint, const TrainingConfig& 
 
 // Adds the states that this rank saves. Collective over dp with delayed_update.
 void add_states(Trainer& trainer, zero::PieceSink& sink);
-// The facts of a checkpoint that has only values: step 0 of any training of this model. Loading it
-// makes the optimizer states.
+// Returns the facts of a checkpoint that has only values: step 0 of any training of this model.
+// Loading it makes the optimizer states.
 zero::Facts weights_facts(const TrainingConfig::Model& model, machine::Dtype dtype);
 zero::Facts checkpoint_facts(const Trainer& trainer, zero::Texts keys);
 

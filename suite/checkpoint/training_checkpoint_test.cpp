@@ -75,7 +75,7 @@ void save_again(const TrainingConfig& config, const std::string& from, const std
   });
 }
 
-// The checksums of all pieces.
+// Returns the checksums of all pieces.
 std::map<std::string, std::uint32_t> pieces(const std::string& folder) {
   const zero::Checkpoint checkpoint = open_checkpoint(folder);
   checkpoint.verify();
@@ -86,7 +86,7 @@ std::map<std::string, std::uint32_t> pieces(const std::string& folder) {
   return found;
 }
 
-// The whole tensors, without padding.
+// Returns the whole tensors, without padding.
 std::map<std::string, std::vector<double>> whole(const std::string& folder, std::int64_t rows) {
   const zero::Checkpoint checkpoint = open_checkpoint(folder);
   const auto host = machine::make_host_device();

@@ -22,13 +22,15 @@ constexpr ClaimVerdict decide_if(bool holds) {
 inline bool near(double value, double stated, double part = 0.01) {
   return std::abs(value / stated - 1) <= part;
 }
-// Whether the value rounds to the stated one in the stated digits: 119.6 rounds to 120 in 2 digits.
+// Returns whether the value rounds to the stated value in the stated digits: 119.6 rounds to 120 in
+// 2 digits.
 bool rounds_to(double value, double stated, int digits);
 
-// Bytes of parameters, gradients and optimizer states of a rank by the paper's count (planner).
+// Returns the bytes of parameters, gradients and optimizer states of a rank by the paper's count
+// (planner).
 double states(double parameters, int stage = 0, int ranks = 1);
 double states_of(const TrainingConfig::Model& model, int stage = 0, int ranks = 1);
-// The same of TP x PP x CP x DP ranks, with the values and the optimizer on the host if
+// Returns these bytes for TP x PP x CP x DP ranks, with the values and the optimizer on the host if
 // `offloaded`.
 double states_of_rank(double parameters, const machine::Degrees& degrees, int stage);
 double values_of_rank(double parameters, const machine::Degrees& degrees, int stage);
@@ -36,7 +38,7 @@ double values_of_rank(double parameters, const machine::Degrees& degrees, int st
 // Parameters of a GPT with biases, norms and learned positions (planner).
 double gpt(int layers, int hidden, int heads, int vocabulary, int sequence);
 
-// Bytes that each rank of a ring sends, by the volume of the plan.
+// Returns the bytes that each rank of a ring sends, by the volume of the plan.
 double ring_all_reduce(int ranks, double bytes);
 double ring_reduce_scatter(int ranks, double bytes);
 

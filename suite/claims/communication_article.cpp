@@ -24,7 +24,7 @@ double bubble(int stages, int micro_batches) {
   return run.makespan_s / run.busy_s[0] - 1;
 }
 
-// The article's throughput of g GPUs: its own terms for communication and bubble.
+// Returns the article's throughput of g GPUs: its own terms for communication and bubble.
 double throughput(int g) {
   const int p = static_cast<int>(std::sqrt(g));
   return g / (0.1 + 0.01 * (g - 1)) / (1 + 0.1 * p);

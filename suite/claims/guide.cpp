@@ -13,7 +13,7 @@ using namespace arithmetic;
 constexpr double stated = 1.3e12, memory_of_32 = 32 * 80 * GB;
 constexpr machine::Degrees of_32{.tp = 8, .cp = 2, .pp = 2};
 
-// The model that the guide's own extents describe.
+// Returns the model that the guide's own extents describe.
 double described() { return gpt(120, 12288, 96, 50257, 8192); }
 
 double step_s(double parameters) {  // a batch of 1024 sequences of 8192 on 32 GPUs at 52 %

@@ -10,8 +10,8 @@ namespace {
 
 using namespace arithmetic;
 
-// Bytes that a rank of TP sends for one sequence: in each layer two all-reduces forward and two
-// backward.
+// Returns the bytes that a rank of TP sends for one sequence: in each layer two all-reduces forward
+// and two backward.
 double tp_bytes(int t, int layers, double sequence, double hidden, double element) {
   return 4 * layers * ring_all_reduce(t, sequence * hidden * element);
 }

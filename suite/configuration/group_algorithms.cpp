@@ -47,8 +47,8 @@ GroupAlgorithms read(const Selected& one, const GroupAlgorithms& others) {
   }
 }
 
-// Whether two stages hold the same parameter: both copies of a model, or a tied table of the first
-// and the last stage.
+// Returns whether two stages hold the same parameter: both copies of a model, or a tied table of
+// the first and the last stage.
 bool two_stages_hold_a_parameter(const TrainingConfig& config, std::string_view group) {
   if (config.degrees.pp == 1) return false;
   const pipeline::Schedule& schedule = pipeline::find_schedule(config.pipeline.schedule);

@@ -197,7 +197,7 @@ struct TrainingConfig {
   int most_shards() const {
     return experts_apart() ? std::max(shards(), expert_shards()) : shards();
   }
-  // Whether the number of tokens that count differs between ranks and steps.
+  // Returns whether the number of tokens that count differs between ranks and steps.
   bool counts_tokens() const { return uneven_tokens || model.encoder(); }
   // Tokens of a sequence that the data has: of an encoder-decoder the decoder's follow the
   // encoder's.
@@ -212,7 +212,7 @@ struct TrainingConfig {
   // Throws std::invalid_argument if the values do not support the dtypes of gradients.
   void check_gradient_dtypes() const;
   zero::StepOptions step_options() const;
-  // The patterns of `frozen`, and the names that one of them matches.
+  // Return the patterns of `frozen`, and the names that one of them matches.
   std::vector<std::string> frozen_patterns() const;
   std::vector<std::string> frozen_names(const std::vector<std::string>& names) const;
   // Throws std::invalid_argument if the decay ends before the warm-up.

@@ -19,12 +19,12 @@ struct ComparedCase {
   double error() const { return predicted_s / measured_s - 1; }
 };
 
-// The passed cases that have an expectation. Ranks that share a core or a GPU have none.
+// Returns the passed cases that have an expectation. Ranks that share a core or a GPU have none.
 std::vector<ComparedCase> compare_runs(const std::vector<harness::Record>& records,
                                        const Expectation& expectation);
-// Each step, and the mean and worst error of each kind.
+// Returns a text with each step, and the mean and worst error of each kind.
 std::string text(const std::vector<ComparedCase>& cases);
-// The times of all steps; empty if there are less than two.
+// Returns the figures of the times of all steps; empty if there are fewer than two steps.
 std::vector<predict::ScalingFigure> figures(const std::vector<ComparedCase>& cases);
 
 }  // namespace suite

@@ -76,7 +76,7 @@ double collective_of(const Case& c) {
   return collective(c, operation);
 }
 
-// The trainer of this program, without overlap unless the case requests it.
+// Returns the trainer of this program, without overlap unless the case requests it.
 predict::Software own_software(const TrainingConfig& config) {
   return {.name = "shardmark",
           .source = "suite/trainer",

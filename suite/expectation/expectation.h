@@ -37,7 +37,7 @@ class Expectation {
   std::optional<TrainingConfig> configured_;
 };
 
-// The cluster with its peaks only: all of each bandwidth and of each rate, no latency.
+// Returns the cluster with its peaks only: all of each bandwidth and of each rate, no latency.
 predict::Cluster peaks_of(predict::Cluster cluster);
 
 using Floors = std::map<std::string, double>;  // by kind_of_case

@@ -27,7 +27,7 @@ Record timed(std::string unit, std::vector<std::pair<std::string, std::string>> 
   return record;
 }
 
-// The records of a machine that is exactly as this cluster says.
+// Returns the records of a machine that is exactly as this cluster says.
 harness::RunFile run_of(const Cluster& cluster, int ranks) {
   harness::RunFile run;
   const std::string all = std::to_string(ranks);

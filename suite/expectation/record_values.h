@@ -15,12 +15,13 @@ namespace suite {
 
 int ranks_of(const harness::Record& record);
 std::optional<machine::Dtype> dtype_of(const harness::Record& record);
-// The product of a record of `gemm`, whose axis `shape` is MxNxK.
+// Returns the product of a record of `gemm`, whose axis `shape` is MxNxK.
 std::optional<predict::Gemm> gemm_of(const harness::Record& record);
-// The collective that a unit of this name measures, if the prediction knows its usual algorithms.
+// Returns the collective that a unit of this name measures, if the prediction knows its usual
+// algorithms.
 std::optional<machine::Operation> operation_of(std::string_view unit);
-// The charge of the case's algorithm, or of all usual ones if a library or `auto` chooses. Empty:
-// an algorithm that does not support the ranks, or whose volume is not of one size.
+// Returns the charge of the case's algorithm, or of all usual ones if a library or `auto` chooses.
+// Empty: an algorithm that does not support the ranks, or whose volume is not of one size.
 std::vector<predict::Charge> charges_of(const harness::Record& record);
 
 }  // namespace suite

@@ -31,8 +31,8 @@ struct Fp8Case {
 
 Sweep<Fp8Case> fp8_sweep();
 
-// The collectives of a pass. Those that sequence parallelism adds are in 8 bits inward, and in the
-// dtype outward.
+// Returns the collectives of a pass. Those that sequence parallelism adds are in 8 bits inward, and
+// in the dtype outward.
 std::vector<collectives::CollectiveCalls> fp8_calls(const Fp8Case& c, Pass pass);
 
 // Peak bytes of a layer, without the tensors of its caller and the scratch of collectives.
@@ -43,7 +43,7 @@ struct Fp8Memory {
 // On a GPU of this compute capability; 0: the host.
 Fp8Memory fp8_memory(const Fp8Case& c, int compute_capability);
 
-// The linear layer of a rank.
+// Returns the linear layer of a rank.
 layers::Fp8LinearShape fp8_shape(const Fp8Case& c);
 
 }  // namespace suite

@@ -22,7 +22,7 @@ Counts perceptron(const Model& model, double f) {
   return {h * up + f * h + bias * up, bias * h};
 }
 
-// The experts of a layer. etp divides each expert.
+// Returns the experts of a layer. etp divides each expert.
 Counts experts_of(const Model& model, int ep) {
   const layers::MoeConfig moe = model.mixture();
   const Counts expert = perceptron(model, static_cast<double>(moe.ffn_hidden_size));
@@ -30,7 +30,7 @@ Counts experts_of(const Model& model, int ep) {
   return {experts * expert.cut, experts * expert.whole};
 }
 
-// The router, and the shared expert, which tp divides.
+// Returns the router, and the shared expert, which tp divides.
 Counts router_and_shared(const Model& model) {
   const layers::MoeConfig moe = model.mixture();
   const auto width = static_cast<double>(moe.shared_expert_intermediate_size);
@@ -48,7 +48,7 @@ double experts_of_rank(const Model& model, double layers, int ep, int etp) {
   return layers * share_with_experts(model) * (experts.cut / etp + experts.whole);
 }
 
-// The mean over the layers, without experts.
+// Returns the mean over the layers, without experts.
 Counts layer(const Model& model) {
   const auto h = static_cast<double>(model.hidden);
   const auto a = static_cast<double>(model.heads), g = static_cast<double>(model.query_groups());

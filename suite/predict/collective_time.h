@@ -38,24 +38,24 @@ struct Charge {
   }
 };
 Charge charge(machine::Operation operation, std::string_view algorithm, int ranks);
-// The algorithms that libraries use and that support this number of ranks.
+// Returns the algorithms that libraries use and that support this number of ranks.
 std::vector<std::string_view> usual_algorithms(machine::Operation operation, int ranks);
 
 // bytes: of the whole buffer.
 double collective_s(const Cluster& cluster, machine::Operation operation, const Spread& group,
                     double bytes, bool one_adapter = false);
-// A rank's messages to all other ranks of the group, of equal size: those within its node pass in
-// parallel with those over its adapter.
+// Returns the time of a rank's messages of equal size to all other ranks of the group. Those within
+// its node pass in parallel with those over its adapter.
 double exchange_s(const Cluster& cluster, const Spread& group, double messages, double bytes);
 // Returns the bytes that a rank of a ring sends.
 double sent_bytes(machine::Operation operation, int ranks, double bytes);
-// The same of a sequence of calls over one group.
+// Returns the time of a sequence of calls over one group.
 double collective_s(const Cluster& cluster, const Spread& group,
                     const std::vector<collectives::CollectiveCalls>& calls);
 double sent_bytes(const std::vector<collectives::CollectiveCalls>& calls);
 
-// The links between two ranks of a group that fills nodes one after another: those of a node, or
-// the adapter of the sender alone.
+// Returns the links between two ranks of a group that fills nodes one after another: those of a
+// node, or only the adapter of the sender.
 Connection connection_of_pair(const Cluster& cluster, int from, int to);
 
 // Executes the plans of all ranks: a rank's messages leave one after another at the rate, and

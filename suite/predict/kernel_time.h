@@ -15,7 +15,8 @@ struct Gemm {
 };
 
 double gemm_s(const Gpu& gpu, const Gemm& gemm, machine::Dtype dtype);
-// The same of operands in 8 bits, whose result has elements of so many bytes. Requires gpu.fp8.
+// Returns the time of a product of operands in 8 bits, whose result has elements of result_bytes
+// bytes. Requires gpu.fp8.
 double gemm_of_codes_s(const Gpu& gpu, const Gemm& gemm, double result_bytes);
 // bytes: read and written by `kernels` kernels.
 double streaming_s(const Gpu& gpu, double bytes, double kernels = 1);

@@ -84,7 +84,7 @@ std::vector<ScalingFigure> of_gpus(const Cluster& cluster, const Software& softw
            {line("predicted", gpus, weak), line("linear", gpus, linear(weak(64)))}}};
 }
 
-// The figure of arXiv:1910.02054, by the planner.
+// Returns the figure of arXiv:1910.02054, by the planner.
 std::vector<ScalingFigure> of_zero() {
   std::vector<ScalingFigure> out;
   for (const int stage : {1, 2, 3}) {

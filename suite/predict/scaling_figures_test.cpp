@@ -19,7 +19,7 @@ class Figures : public ::testing::Test {
   static const ScalingFigure& figure(std::string_view name) {
     return *std::ranges::find(all, name, &ScalingFigure::name);
   }
-  // The value of a line at x.
+  // Returns the value of a line at x.
   static double at(std::string_view name, std::string_view line_name, double x) {
     const auto& lines = figure(name).lines;
     const auto line = std::ranges::find(lines, line_name, &ScalingFigure::Line::name);

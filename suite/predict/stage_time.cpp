@@ -129,7 +129,8 @@ class Layer {
     return attention + product(way, n, h, inner / t) + product(way, n, f / t, h);
   }
 
-  // The experts of a rank in one grouped product each, the router, and the shared expert.
+  // Returns the time of a rank's experts in one grouped product each, of the router, and of the
+  // shared expert.
   double expert_products(Way way) const {
     const layers::MoeConfig& mixture = experts_.config;
     const int own = mixture.num_experts / experts_.degrees.ep;
@@ -217,7 +218,7 @@ void add_tp(Seconds& pass, double seconds, double beside, bool in_parts, int t) 
   pass.tp_hidden += seconds - exposed;
 }
 
-// The collectives of tp, from the closed form (layers/models/gpt_cost.h).
+// Adds the collectives of tp, from the closed form (layers/models/gpt_cost.h).
 void add_tp(const TrainingConfig& config, const Cluster& cluster, const Software& software,
             int stage, StageSeconds& out) {
   const int t = config.degrees.tp;
@@ -297,7 +298,7 @@ void add_cp(const TrainingConfig& config, const Cluster& cluster, double layers_
   add(out.backward_input, cost.backward);
 }
 
-// The scales of products in 8 bits, which all ranks of a stage share.
+// Adds the time of the scales of products in 8 bits, which all ranks of a stage share.
 void add_fp8(const TrainingConfig& config, const Cluster& cluster, int stage, StageSeconds& out) {
   if (!config.fp8.on()) return;
   const layers::StageCase one = stage_case(config, stage);
@@ -334,7 +335,7 @@ void leave_out_frozen(const TrainingConfig& config, int stage, const Seconds& of
   out.backward_weights.memory *= trained.of_blocks;
 }
 
-// The messages between a token's rank and its experts. Computing waits for them.
+// Adds the messages between a token's rank and its experts. Computing waits for them.
 void add_ep(const TrainingConfig& config, const Cluster& cluster, double layers_of_stage,
             double recomputed, StageSeconds& out) {
   if (layers_of_stage == 0) return;

@@ -34,23 +34,23 @@ struct StageSeconds {
 struct LayerCount {
   double dense = 0, with_experts = 0;
 };
-// The layers [begin, end) of a stage.
+// Returns the layers [begin, end) of a stage.
 LayerCount count_layers(const TrainingConfig& config, int stage, int begin, int end);
 LayerCount count_layers(const TrainingConfig& config, int stage);
 
-// The cases of a stage for the closed forms of layers/models/gpt_cost.h: of tensor parallelism, for
-// a model with the positions of a rank (shape_of_rank), and of attention over cp.
+// Returns the cases of a stage for the closed forms of layers/models/gpt_cost.h: of tensor
+// parallelism, for a model with the positions of a rank (shape_of_rank), and of attention over cp.
 layers::StageCase stage_case(const TrainingConfig& config, int stage);
 layers::StageCase context_case(const TrainingConfig& config, int stage);
 layers::GptConfig shape_of_rank(const TrainingConfig& config);
 
-// One layer with experts, by the closed forms of layers/experts/moe_cost.h: all experts get the
-// same number of tokens.
+// Returns one layer with experts, by the closed forms of layers/experts/moe_cost.h: all experts get
+// the same number of tokens.
 layers::MoeCase mixture_case(const TrainingConfig& config);
 // Returns those of the calls that more than one rank of this group makes.
 std::vector<collectives::CollectiveCalls> calls_over(
     std::string_view group, std::vector<collectives::CollectiveCalls> calls);
-// Bytes that a rank sends to the other ranks of the experts in one pass of a layer.
+// Returns the bytes that a rank sends to the other ranks of the experts in one pass of a layer.
 double expert_bytes(const layers::MoePass& pass);
 
 // config: complete (resolve.h). stage: of config.degrees.pp.

@@ -97,7 +97,7 @@ Pipelined pipelined(const TrainingConfig& config, const std::vector<StageSeconds
 
 void add_group(Prediction& out, const GroupTime& group) { add(out.groups, group); }
 
-// The bytes of the layers' collectives of a group on a stage.
+// Returns the bytes of the layers' collectives of a group on a stage.
 double bytes_of_layers(const TrainingConfig& config, std::string_view group, int stage) {
   const layers::StageCase one = stage_case(config, stage);
   const layers::GptConfig shape = shape_of_rank(config);
@@ -125,7 +125,7 @@ double cp_bytes(const TrainingConfig& config, int stage) {
   return bytes * config.micro_batches();
 }
 
-// The messages between stages that a stage sends.
+// Returns the messages between stages that a stage sends.
 double messages_of_stage(const TrainingConfig& config, int stage) {
   const pipeline::Schedule& schedule = pipeline::find_schedule(config.pipeline.schedule);
   const pipeline::Placement placement = schedule.placement(size_of(config, schedule));
@@ -133,7 +133,7 @@ double messages_of_stage(const TrainingConfig& config, int stage) {
       boundary_traffic(placement, stage, config.micro_batches(), 1).messages_sent);
 }
 
-// The messages of the experts' layers on the slowest stage.
+// Returns the messages of the experts' layers on the slowest stage.
 double ep_bytes(const TrainingConfig& config, int stage) {
   if (!config.model.has_experts()) return 0;
   const layers::MoeCost cost = moe_cost(mixture_case(config));

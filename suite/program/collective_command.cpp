@@ -102,7 +102,7 @@ void check_launched(const Arguments& arguments, int ranks) {
   check_ranks(arguments, ranks);
 }
 
-// The transport on which this rank would decide.
+// Returns the transport on which this rank would decide.
 machine::Transport transport_of(const Arguments& arguments, const machine::World& world) {
   using enum machine::Transport;
   if (arguments.transport) return *arguments.transport;

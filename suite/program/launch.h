@@ -21,9 +21,10 @@ namespace suite {
 int launch(int ranks, const std::vector<std::string>& given,
            const std::vector<HostSlots>& hosts = {}, const std::vector<int>& launch_ranks = {});
 
-// Whether launch() started this process. Otherwise the user's launcher did, or none.
+// Returns whether launch() started this process. Otherwise the user's launcher started it, or no
+// launcher did.
 bool started_by_launch();
-// The launch_ranks of the launch() that started this process.
+// Returns the launch_ranks of the launch() that started this process.
 std::vector<int> planned_launch_ranks();
 
 // Calls `handler` on these signals.

@@ -34,7 +34,7 @@ class CompressedSums final : public zero::CompressionWatch {
   void after(std::size_t segment, const machine::Tensor& sums,
              const collectives::CompressedAllReduce& sum) override;
 
-  // The sums of the gradients of a segment without compression, in double.
+  // Returns the sums of the gradients of a segment without compression, in double.
   const std::vector<double>& exact(std::size_t segment) const {
     return segments_.at(segment).exact;
   }

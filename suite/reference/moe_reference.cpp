@@ -10,7 +10,7 @@ using Values = std::vector<double>;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// Whether entry i is one of the `count` largest; of equal ones the first.
+// Returns whether entry i is one of the `count` largest; of equal ones the first.
 bool is_among(const Values& values, std::size_t i, std::int64_t count) {
   std::int64_t better = 0;
   for (std::size_t j = 0; j < values.size(); ++j)

@@ -43,9 +43,9 @@ std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer,
 zero::ExpectedMemory expected_states(const Trainer& trainer, std::int64_t updates = 0);
 zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer);
 
-// Bytes and messages of the last step by group and label, including the exchange of the norm,
-// without the calls that the library runs. Collective over the group with experts, whose messages
-// follow from the routing.
+// Returns the bytes and messages of the last step by group and label, including the exchange of the
+// norm, without the calls that the library runs. Collective over the group with experts, whose
+// messages follow from the routing.
 std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expected_traffic(
     const Trainer& trainer);
 

@@ -38,7 +38,7 @@ std::vector<std::string> frozen_parameters(const TrainingConfig& config,
 // Returns whether a whole micro-batch is one pass (zero/stages/micro_batches.h): its backward
 // follows its forward. Otherwise each forward and each backward of a chunk is a pass.
 bool micro_batch_is_pass(const TrainingConfig& config);
-// The number of an action's pass.
+// Returns the number of an action's pass.
 int pass_number(const pipeline::Action& action);
 
 // ZeRO stages 0 and 1 bucket across parts. In ZeRO stages 2 and 3 a bucket belongs to one part.

@@ -105,7 +105,7 @@ class Trainer {
   // losses of experts. Collective over the group.
   double mean_loss();
 
-  // The decisions of the routers in the last forward_backward; empty without experts.
+  // Returns the decisions of the routers in the last forward_backward; empty without experts.
   // give_routing: the next one takes these decisions.
   const StepRouting& routing() const { return routing_; }
   void give_routing(const StepRouting& decisions);
@@ -117,7 +117,7 @@ class Trainer {
   const TrainingConfig& config() const { return config_; }
   machine::Device& device() const { return device_; }
   const machine::Grid& grid() const { return grid_; }
-  // The ranks that exchange tokens, and those that hold the same experts.
+  // Returns the ranks that exchange tokens, and those that hold the same experts.
   layers::ExpertGroups expert_groups() const;
   layers::Parameters& parameters() { return parameters_; }
   double loss_scale() const { return scale_.scale(); }

@@ -91,7 +91,7 @@ AxisFlags flags_of(TrainingConfig config, const AxisFlags& given, const std::str
 
 namespace {
 
-// The cases over the transports between CUDA devices that the configuration supports.
+// Returns the cases over the transports between CUDA devices that the configuration supports.
 ConfiguredCases cases_between_devices(const Sources& sources, const std::vector<std::string>& units,
                                       harness::PlanRequest request) {
   ConfiguredCases all;

@@ -24,7 +24,7 @@ TrainingConfig tiny(const std::string& model, const std::function<void(TrainingC
   return config;
 }
 
-// The decisions of the layers' routers, which the plain loops take.
+// Returns the decisions of the layers' routers, which the plain loops take.
 TrainingRouting routing_of(machine::World& world, const TrainingConfig& config,
                            const Corpus& corpus) {
   TrainingRouting routing;

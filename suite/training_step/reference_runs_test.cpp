@@ -23,7 +23,7 @@ TrainingConfig tiny() {
   return config;
 }
 
-// The runs as bytes, by ranks that share them.
+// Returns the runs as bytes, by ranks that share them.
 std::vector<std::string> runs_of(int ranks) {
   std::vector<std::string> all;
   machine::run_ranks(ranks, [&](machine::World& world) {

@@ -233,7 +233,7 @@ struct CheckpointUnit {
     return all;
   }
 
-  // The element of a state, before it is rounded to the dtype of the state.
+  // Returns the element of a state, before it is rounded to the dtype of the state.
   double content(std::uint64_t tensor, std::int64_t index) const {
     return 2 * machine::uniform(context_.seed + 97 * version_ + tensor,
                                 static_cast<std::uint64_t>(index)) -

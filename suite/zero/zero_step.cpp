@@ -386,7 +386,8 @@ struct ZeroStep : ZeroStepCases {
     });
   }
 
-  // The bytes of gradients and values that this rank sends in a step over dp, and to other hosts.
+  // Returns the bytes of gradients and values that this rank sends in a step over dp, and to other
+  // hosts.
   double sent_in_step(int stage) {
     zero::StepOptions optimal = options(sgd, "direct");
     if (stage < 3) optimal.offload_param = {}, optimal.plus_plus = {};
@@ -441,7 +442,7 @@ struct ZeroStep : ZeroStepCases {
     judge.exact(fmt::format("{} {}", p.name, when), to_doubles(p.value),
                 part_of(rounded_, p, first));
   }
-  // Whether uses in passes see the codes of a parameter (qwZ).
+  // Returns whether uses in passes see the codes of a parameter (qwZ).
   bool is_coded(const Parameter& p) const {
     if (!case_.quantized_weights || case_.ranks == 1) return false;
     const zero::Layout& layout = states_->layout();

@@ -74,7 +74,7 @@ class ZeroStepModel {
     return zero::gradient_plan(list(), dtype_, machine::Grid({.dp = ranks_}, rank_),
                                7 * ranks_ * micro_batches_, {"frozen"}, gradient_dtype_);
   }
-  // The row of the plan that the first and the last part use.
+  // Returns the row of the plan that the first and the last part use.
   static constexpr std::size_t shared() { return shared_row; }
   bool trained(const Parameter& parameter) const { return parameter.name != "frozen"; }
   zero::Usage usage() const {

@@ -10,8 +10,9 @@
 namespace suite {
 namespace {
 
-// The least capacity with which all experts together take `factor` times the choices of a rank, at
-// most all its tokens; 0: nothing is dropped. Found by counting, so the layer's formula is judged.
+// Returns the smallest capacity with which all experts together take `factor` times the choices of
+// a rank, at most all its tokens; 0: nothing is dropped. Found by counting, so the layer's formula
+// is judged.
 std::int64_t counted_capacity(const layers::MoeConfig& config, std::int64_t tokens) {
   const double choices = config.expert_capacity_factor * static_cast<double>(tokens * config.topk);
   std::int64_t capacity = 0;

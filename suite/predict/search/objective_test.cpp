@@ -22,7 +22,7 @@ class Reach : public ::testing::Test {
  protected:
   const Cluster cluster = read_cluster("dgx_a100");
   const Software& software = find_software("megatron_core");
-  // Whether some candidate of the grid fits.
+  // Returns whether some candidate of the grid fits.
   bool fits(const TrainingConfig& config, int gpus) const {
     return fastest(grid(config, cluster, gpus), cluster, software, 80e9, 1).fitting > 0;
   }

@@ -43,7 +43,7 @@ struct RuleModel {
   std::string name;
   int global_batch_size = 0;
 };
-// The models and numbers of GPUs of check_rules' defaults.
+// Returns the models and numbers of GPUs of check_rules' defaults.
 std::vector<RuleModel> rule_models();
 std::vector<int> rule_gpus();
 

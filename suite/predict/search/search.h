@@ -20,7 +20,7 @@ namespace suite::predict {
 struct Choice {
   TrainingConfig config;
   Prediction prediction;
-  // The largest part of the step that is not matrix products: "pipeline bubble 12 %".
+  // Returns the largest part of the step that is not matrix products: "pipeline bubble 12 %".
   std::string limit() const;
 };
 
@@ -63,14 +63,14 @@ class Candidates {
   std::vector<Bound> bounds_;  // the shortest first
   std::map<std::size_t, Prediction> simulated_;
 };
-// The step by the memory of a GPU.
+// Returns the figure of the step's time by the memory of a GPU.
 ScalingFigure pareto_figure(const std::vector<Choice>& front);
 
 Found fastest(const std::vector<TrainingConfig>& all, const Cluster& cluster,
               const Software& software, double gpu_memory, std::size_t count = 10);
 
 std::string text(const Found& found);
-// The arguments of Megatron-LM and the ds_config.json of a choice, as resolve() reads them.
+// Return the arguments of Megatron-LM and the ds_config.json of a choice, as resolve() reads them.
 std::string megatron_arguments(const TrainingConfig& config);
 std::string deepspeed_config(const TrainingConfig& config);
 

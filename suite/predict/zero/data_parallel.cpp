@@ -35,7 +35,7 @@ struct Sent {
 // A search for the largest model predicts stages of thousands of layers, whose ends do not matter.
 constexpr int most_declared_layers = 128;
 
-// Bytes of a gradient on the wire.
+// Returns the bytes of a gradient on the wire.
 double gradient_bytes(const TrainingConfig& config, const Software& software) {
   const TrainingConfig::Zero& zero = config.zero;
   const std::string& named =
@@ -88,11 +88,11 @@ Use use_of(const CollectiveCalls& calls) {
   return calls.what.ends_with("gradients") ? Use::reduction : Use::update;
 }
 
-// Bytes that the kernels of codes move in each use of `elements` elements of a bucket, a shard of
-// which has 1/ranks. Values: a shard is read and coded, all codes are read and decoded. Gradients:
-// they are read and coded, and as many codes are decoded and added to sums, which are read and
-// written. Compressed sums keep errors: value and error are read, error and code written; so is
-// the sum of a share; and the result is decoded.
+// Returns the bytes that the kernels of codes move in each use of `elements` elements of a bucket,
+// a shard of which has 1/ranks. Values: a shard is read and coded, all codes are read and decoded.
+// Gradients: they are read and coded, and as many codes are decoded and added to sums, which are
+// read and written. Compressed sums keep errors: value and error are read, error and code written;
+// so is the sum of a share; and the result is decoded.
 double code_bytes(const CollectiveCalls& calls, double value) {
   const double codes = as_double(calls.elements) *
                        as_double(static_cast<std::int64_t>(machine::size_of(calls.dtype)));

@@ -44,8 +44,8 @@ Bytes predicted(const TrainingConfig& config) {
   return bytes;
 }
 
-// The last of `steps` steps of the rank of the slowest stage that sends the most. exact: also the
-// sums of doubles.
+// Returns the last of `steps` steps of the rank of the slowest stage that sends the most. exact:
+// also the sums of doubles.
 Bytes executed(const TrainingConfig& config, int steps = 1, bool exact = true) {
   const int stage = predict_step(config, read_cluster("dgx_h100"), own()).slowest_stage;
   std::vector<Bytes> of_ranks(static_cast<std::size_t>(config.degrees.ranks()));

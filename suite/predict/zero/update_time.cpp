@@ -31,7 +31,7 @@ void each_matrix(const ZeroCalls& zero, bool sharded, const Call& call) {
   }
 }
 
-// The products of a step of Newton-Schulz: A = X Xᵀ, A A, and (b A + c A A) X.
+// Returns the products of a step of Newton-Schulz: A = X Xᵀ, A A, and (b A + c A A) X.
 std::array<Gemm, 3> products(const zero::MuonPart& part) {
   const double n = as_double(part.square_rows()), other = as_double(part.elements()) / n;
   return {Gemm{n, n, other}, Gemm{n, n, n}, Gemm{n, other, n}};

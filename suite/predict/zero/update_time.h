@@ -5,8 +5,8 @@
 
 namespace suite::predict {
 
-// Bytes that the update of an element reads and writes on a GPU, by the kernels of zero's
-// optimizers, without the read of its gradient. The software's own Adam is fused, with 24.
+// Returns the bytes that the update of an element reads and writes on a GPU, by the kernels of
+// zero's optimizers, without the read of its gradient. The software's own Adam is fused, with 24.
 double state_bytes(const TrainingConfig::Optimizer& optimizer);
 
 // Newton-Schulz on this rank's matrices: operations of its products, in float32.
@@ -19,9 +19,9 @@ double update_seconds(const TrainingConfig& config, const Cluster& cluster,
                       const Software& software, const std::vector<Replicated>& parts,
                       const DataParallel& dp);
 
-// The copies of gradients, values and states, and the update on the host. computing: of the step,
-// which a delayed update overlaps. Throws std::invalid_argument for files without the rates of the
-// cluster's storage.
+// Returns the time of the copies of gradients, values and states, and of the update on the host.
+// computing: of the step, which a delayed update overlaps. Throws std::invalid_argument for files
+// without the rates of the cluster's storage.
 double offload_seconds(const TrainingConfig& config, const Cluster& cluster, double elements,
                        double computing);
 

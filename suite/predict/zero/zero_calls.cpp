@@ -18,7 +18,8 @@ namespace {
 
 constexpr machine::Transport transport = machine::Transport::shared_memory;
 
-// The configuration that the step would run, with gradients on the wire as the software sends them.
+// Returns the configuration that the step would run, with gradients on the wire as the software
+// sends them.
 TrainingConfig as_step(TrainingConfig config, const Cluster& cluster, const Software& software) {
   zero::PlusPlusOptions& plus_plus = config.zero.options.plus_plus;
   if (config.zero.stage < 3) plus_plus = {};

@@ -48,7 +48,7 @@ class Fp8LinearReference {
   void start(Values weight, Values bias);
   void pass(const Values& x, const Values& d_y);
 
-  // The operands of a rank's products in the last pass, by "product operand".
+  // Returns the operands of a rank's products in the last pass, by "product operand".
   const std::vector<std::pair<std::string, Fp8Matrix>>& operands(int rank) const {
     return operands_[static_cast<std::size_t>(rank)];
   }

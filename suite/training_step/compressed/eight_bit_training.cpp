@@ -21,7 +21,7 @@ using Values = std::vector<double>;
 
 std::size_t index(std::int64_t element) { return static_cast<std::size_t>(element); }
 
-// The elements of a row of the plan in flat buffers.
+// Returns the elements of a row of the plan in flat buffers.
 zero::Range elements_of(const Trainer& trainer, std::size_t row) {
   const std::int64_t begin = trainer.states().layout().offsets[row];
   return {begin, begin + trainer.plan().rows[row].elements};
