@@ -6,8 +6,8 @@
 # reads the call and checks the includes:
 #   FOLDERS      the room's layers, lowest first: a file includes only its own and earlier ones.
 #                "." is the room itself. A folder that is not listed belongs to the one above it.
-#   PUBLIC       the door: the headers that other rooms may include.
-#   MAY_INCLUDE  the rooms whose doors this room may use.
+#   PUBLIC       the headers that other rooms may include.
+#   MAY_INCLUDE  the rooms whose public headers this room may include.
 # WITHOUT lists sources and tests that the caller adds under a condition. UNSANITIZED lists tests that
 # asan and tsan leave out, and asan_full has: formulas, proofs and rates, whose memory the other tests
 # cover. OPTIMIZE is the level of release builds, default 3: text and JSON compile three times as long
