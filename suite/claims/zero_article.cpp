@@ -135,7 +135,7 @@ std::vector<Claim> stages() {
         {"stage 3", of_seven[3] / GB, "GB"},
         {"1e12 parameters, stage 3 on 64", states(1e12, 3, 64) / GB, "GB"},
         {"on 1024", states(1e12, 3, 1024) / GB, "GB"}},
-       "`predict figures` draws all sizes",
+       "`predict --figures` draws all sizes",
        true},
       {43,
        "partitioned activations on the host: almost none on the GPU",

@@ -16,12 +16,14 @@ namespace {
 constexpr std::pair<int, std::string_view> exit_codes[] = {
     {harness::accepted, "accepted"},
     {harness::case_failed,
-     "an oracle failed, or faults were injected; compare, ab: a case became slower or a number "
-     "changed"},
+     "an oracle or floor failed, or faults were injected; compare, ab: a case became slower or a "
+     "number changed"},
     {harness::usage,
      "the command line or a configuration is wrong; compare: the runs are not comparable"},
-    {harness::environment, "a library, a device or the file system is missing or failed"},
-    {harness::rank_lost, "a rank hung or died; finished records are kept"},
+    {harness::environment,
+     "a library, a device or the file system is missing or failed, or all communication was "
+     "skipped"},
+    {harness::rank_lost, "a rank hung, died or broke its GPU; finished records are kept"},
     {7, "collective: wrong values, or less bandwidth than required"},
     {130, "interrupted by Ctrl-C; finished records are kept"},
     {143, "interrupted by SIGTERM; finished records are kept"},

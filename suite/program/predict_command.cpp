@@ -84,7 +84,7 @@ std::optional<Words> parse(int argc, char** argv) {
   add_own_keys(options, words.sources);
   options.group("Cluster");
   options.text("--cluster", "NAME", words.cluster,
-               fmt::format("a file NAME.json, or {} (default: {})",
+               fmt::format("a file NAME.toml, or {} (default: {})",
                            fmt::join(predict::cluster_names(), ", "), words.cluster));
   options.choices(predict::cluster_names);
   options.number("--gpus", "N", words.sources.gpus, 1, 1'000'000, "GPUs of the run (default: 1)");
@@ -117,7 +117,7 @@ std::optional<Words> parse(int argc, char** argv) {
                "recompute 110 statements of five documents: holds, holds if, fails, open");
   options.flag("--published", words.published, "compare predictions with published runs");
   options.text("--measured", "DIR", words.measured,
-               "compare runs (with commas) with predictions for --cluster; also in --figures");
+               "compare runs (comma-separated) with predictions for --cluster; also in --figures");
   if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
   configuration::check_megatron("predict", words.sources.words, options.names());
   return words;

@@ -88,7 +88,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   });
   options.flag("--no-limits", line.no_limits, "do not measure the limits of this machine first");
   options.text("--expect", "NAME", line.expect,
-               "a cluster (name or NAME.json): compare times with its prediction");
+               "a cluster (name or NAME.toml): compare times with its prediction");
   options.choices(predict::cluster_names);
   options.read(
       "--expect-floor", "N", [&line](const std::string& text) { read_floors(text, line.floors); },
@@ -106,7 +106,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.takes_following("--data-path", "[WEIGHT] PREFIX...", line.data_path,
                           "Megatron's token files, blended by weights and shuffled");
   options.text("--split", "A,B,C", line.split,
-               "documents to train, validate and test on (949,50,1)");
+               "documents to train, validate and test on (default: 100)");
   options.text("--load", "FILE", line.options.load_file,
                "GPT-2 weights, .safetensors; a folder: continue its checkpoint");
   options.text("--save", "FILE", line.options.save_file,
