@@ -234,11 +234,13 @@ TEST(Schedules, UnknownNameSuggestsTheNearest) {
     EXPECT_STREQ(error.what(), "unknown pipeline schedule 'g-pipe'; did you mean 'gpipe'?");
   }
   EXPECT_THROW(all_stages(find_schedule("gpipe"), 0, 4), std::invalid_argument);
-  EXPECT_EQ(find_schedule("zb_v").why_not({4, 8, 1}),
-            "schedule zb_v with 4 stages, 8 micro-batches and 1 chunks a stage: needs 2 chunks");
-  EXPECT_EQ(find_schedule("interleaved_1f1b").why_not({4, 6, 2}),
-            "schedule interleaved_1f1b with 4 stages, 6 micro-batches and 2 chunks a stage: needs "
-            "m % p == 0");
+  EXPECT_EQ(
+      find_schedule("zb_v").why_not({4, 8, 1}),
+      "schedule zb_v with 4 stages, 8 micro-batches and 1 chunks per stage requires 2 chunks");
+  EXPECT_EQ(
+      find_schedule("interleaved_1f1b").why_not({4, 6, 2}),
+      "schedule interleaved_1f1b with 4 stages, 6 micro-batches and 2 chunks per stage requires "
+      "m % p == 0");
   EXPECT_NE(find_schedule("dual_pipe").why_not({3, 6, 2}), "");
   EXPECT_THROW(parse("F0 X1"), std::invalid_argument);
   EXPECT_THROW(parse("F"), std::invalid_argument);

@@ -25,7 +25,7 @@ const Schedule& find_schedule(std::string_view name) {
 std::string Schedule::why_not(const Size& size) const {
   const auto refuse = [&](std::string_view needed) {
     return fmt::format(
-        "schedule {} with {} stages, {} micro-batches and {} chunks a stage: needs {}", name,
+        "schedule {} with {} stages, {} micro-batches and {} chunks per stage requires {}", name,
         size.stages, size.micro_batches, size.chunks, needed);
   };
   if (size.stages < 1 || size.micro_batches < 1 || size.chunks < 1)

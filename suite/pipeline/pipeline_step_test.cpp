@@ -22,8 +22,8 @@ TEST(PipelineStep, RejectsMicroBatchesNotDivisibleByStages) {
                                                   {"virtual_stages", "2"},
                                                   {"ranks", "4"},
                                                   {"micro_batches", "6"}}),
-            "schedule interleaved_1f1b with 4 stages, 6 micro-batches and 2 chunks a "
-            "stage: needs m % p == 0 (unit pipeline_step)");
+            "schedule interleaved_1f1b with 4 stages, 6 micro-batches and 2 chunks per "
+            "stage requires m % p == 0 (unit pipeline_step)");
 }
 
 }  // namespace

@@ -109,10 +109,10 @@ class PpOverlap {
     for (int round = 0; round < fewest_rounds || (round < most_rounds && !within()); ++round)
       for (std::size_t i = 0; i < num_runs; ++i) {
         best_[i] = std::min(best_[i], max_over_ranks(runs_[i].step()));
-        judge.same_bits(fmt::format("stage {}: the sum of what it received", context_.group.index),
+        judge.same_bits(fmt::format("stage {}: the sum of received values", context_.group.index),
                         runs_[i].received());
       }
-    judge.times("what is missing of the link's time when needed", when_needed() - added(slow, fast),
+    judge.times("missing part of the link's time when needed", when_needed() - added(slow, fast),
                 slack * when_needed());
     judge.times("time of the link ahead", added(ahead_slow, ahead_fast),
                 ahead() + slack * when_needed());
