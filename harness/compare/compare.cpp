@@ -163,14 +163,14 @@ void decide(CaseTimes& times, const Shift& shift, double level, int tests) {
     times.verdict = TimeVerdict::equivalent;
   } else if (!interval) {
     times.reason = fmt::format(
-        "too few launches: {} vs {} have p {:.2g} at least; {} per side can decide one case{}", n,
+        "too few launches ({} vs {}): p is at least {:.2g}; {} per side can decide one case{}", n,
         m, least_p(n, m), values_needed(level),
         tests == 1
             ? ""
             : fmt::format(", {} one change among {} cases", values_needed(level / tests), tests));
   } else if (std::abs(by) >= floor && !times.detectable) {
     times.reason = fmt::format(
-        "too few launches: {} vs {} have p {:.2g} at least; one change among {} cases needs "
+        "too few launches ({} vs {}): p is at least {:.2g}; one change among {} cases needs "
         "{:.2g}, from {} per side",
         n, m, least_p(n, m), tests, level / tests, values_needed(level / tests));
   } else {

@@ -86,7 +86,7 @@ TEST(Compare, TooFewLaunchesReportTheRequiredNumber) {
   EXPECT_DOUBLE_EQ(times.p, 0.1);
   EXPECT_FALSE(times.interval);
   EXPECT_FALSE(times.detectable);
-  EXPECT_NE(times.reason.find("3 vs 3 have p 0.1 at least; 4 per side"), std::string::npos)
+  EXPECT_NE(times.reason.find("(3 vs 3): p is at least 0.1; 4 per side"), std::string::npos)
       << times.reason;
   Random engine(1);
   const RunComparison several =

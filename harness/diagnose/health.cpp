@@ -129,7 +129,7 @@ void different_software(const Json& environment, Findings& findings) {
       values.push_back(fmt::format("{} on {}", value, ranks_text(of)));
       if (!usual.empty() && value != usual)
         findings.add(Level::warning, "different software", of,
-                     fmt::format("{} is {}, on the other ranks {}", path, value, usual));
+                     fmt::format("{} is {}; the other ranks have {}", path, value, usual));
     }
     if (!usual.empty()) continue;
     std::ranges::sort(everyone);

@@ -326,7 +326,7 @@ TEST(Health, TheRankWithOtherSoftwareIsNamed) {
   const Health health = health_of(made.run, differs);
   EXPECT_EQ(health.findings[0].hosts, std::vector<std::string>{"node"});
   EXPECT_EQ(health.findings[0].evidence,
-            "software.nccl.loaded is \"2.18\", on the other ranks \"2.21\"");
+            "software.nccl.loaded is \"2.18\"; the other ranks have \"2.21\"");
   const auto networks = [&](const std::string& first, const std::string& second) {
     return made.drained(fmt::format(
         R"({{"differences": ["software.nccl.network"], "same_on_all_ranks": {{"host": "node"}}, "ranks": [

@@ -165,8 +165,8 @@ std::vector<double> read_matrix(const Json& rows, std::size_t ranks) {
   for (const auto& row : rows)
     for (const auto& value : row) values.push_back(value.get<double>());
   if (values.size() != ranks * ranks)
-    throw std::runtime_error(fmt::format("a link_matrix of {} hosts has {} numbers, not {}", ranks,
-                                         values.size(), ranks * ranks));
+    throw std::runtime_error(fmt::format("a link_matrix of {} hosts has {} numbers; expected {}",
+                                         ranks, values.size(), ranks * ranks));
   return values;
 }
 

@@ -190,8 +190,8 @@ const Json& context_of(const Json& json, const std::string& path) {
     throw machine::UsageError(
         fmt::format("{} was not written by shardmark: its context names no schema", path));
   if (context["schema"] != schema && context["schema"] != older_schema)
-    throw machine::UsageError(fmt::format("{} has schema {}, this program reads \"{}\"", path,
-                                          context["schema"].dump(), schema));
+    throw machine::UsageError(
+        fmt::format("{} has schema {}; expected \"{}\"", path, context["schema"].dump(), schema));
   return context;
 }
 

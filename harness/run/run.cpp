@@ -196,9 +196,8 @@ void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) 
     if (options_.sink) options_.sink->started(plan.name);
     Record record;
     if (plan.ranks > world_.size()) {
-      record =
-          skipped(plan, repetition,
-                  fmt::format("needs {} ranks, this launch has {}", plan.ranks, world_.size()));
+      record = skipped(plan, repetition,
+                       fmt::format("requires {} ranks (got {})", plan.ranks, world_.size()));
     } else {
       try {
         execute(command({static_cast<int>(index), repetition}), record, &progress);

@@ -328,7 +328,7 @@ TEST(Run, SkipsWithAReason) {
   ASSERT_EQ(outcome.heard.records.size(), 6u);
   for (const Record& record : outcome.heard.records) EXPECT_EQ(record.verdict, Ruling::skipped);
   EXPECT_EQ(outcome.heard.records[0].reason, "rank 0: needs what is not here");
-  EXPECT_EQ(outcome.heard.records[2].reason, "needs 3 ranks, this launch has 2");
+  EXPECT_EQ(outcome.heard.records[2].reason, "requires 3 ranks (got 2)");
   EXPECT_EQ(outcome.heard.records[4].reason, "rank 1: misses something");
 }
 
