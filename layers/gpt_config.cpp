@@ -154,9 +154,8 @@ void GptConfig::validate_sparse() const {
   const int block = sparse.block;
   if (encoder_decoder())
     machine::reject(
-        "sparse_attention requires architecture decoder or encoder, because it has no relative "
-        "bias "
-        "(got encoder-decoder)");
+        "sparse_attention requires architecture decoder or encoder, because a layout has no "
+        "relative bias (got encoder-decoder)");
   if (block < 16 || block % 16 != 0)
     machine::reject("sparse_attention.block is {}; expected a multiple of 16 (example: {})", block,
                     std::max(1, block / 16) * 16);

@@ -32,8 +32,8 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_
     machine::reject("fused-epilogues requires a model with biases (got disable-bias-linear)");
   if (config.encoder_decoder() && use_flash_attn)
     machine::reject(
-        "use-flash-attn requires architecture decoder or encoder, because it has no relative bias "
-        "(got encoder-decoder)");
+        "use-flash-attn requires architecture decoder or encoder, because blockwise attention has "
+        "no relative bias (got encoder-decoder)");
   if (config.encoder_decoder() && distribute_saved_activations)
     machine::reject(
         "distribute-saved-activations requires architecture decoder or encoder, because ranks of "

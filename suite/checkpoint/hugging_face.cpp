@@ -306,8 +306,8 @@ void to_hugging_face(const std::string& source, const std::string& target,
         if (found != checkpoint.tensors().end())
           piece.global = found->second.front().stored.piece.global;
         if (!why_no_piece(piece).empty() || piece.global.size() != shape.size())
-          throw FileError("{}: tensor {} has another shape than the model", checkpoint.index_path(),
-                          piece.name);
+          throw FileError("{}: the shape of tensor {} does not match the model",
+                          checkpoint.index_path(), piece.name);
         const machine::Tensor values(*host, stored, {piece.size()}, machine::Category::buffers);
         checkpoint.read(piece, values);
         ours = to_doubles(values);

@@ -67,7 +67,7 @@ const Needs with_momentum{"optimizer.type SGD or Muon", [](Config c) {
                             return is_one_of(c, {"sgd", "muon"});
                           }};
 const Needs rmsprop{"optimizer.type RMSprop", [](Config c) { return is_one_of(c, {"rmsprop"}); }};
-const Needs own_rate{"no scheduler but WarmupCosineLR", [](Config c) {
+const Needs own_rate{"no scheduler except WarmupCosineLR", [](Config c) {
                        return c.schedule.type.empty() || c.schedule.type == "WarmupCosineLR";
                      }};
 const Needs warmup{"scheduler.type", [](Config c) { return !c.schedule.type.empty(); }};

@@ -44,7 +44,7 @@ constexpr Reason refused[] = {
      "optimizer.params.decay_rate=-0.8 optimizer.params.beta2_decay=-0.8"},
     {"each optimizer has one implementation", "", "optimizer.legacy_fusion=false"},
     {"a run starts at its first step", "", "scheduler.params.last_batch_iteration=-1"},
-    {"the sum is always divided by the tokens that count; DeepSpeed refuses sum in stage 3", "",
+    {"the sum is always divided by the tokens that count; DeepSpeed rejects sum in stage 3", "",
      "gradient_allreduce_op=mean"},
     {"gradients are dense here", "", "sparse_gradients=false"},
     {"fp16 and bf16 select the dtype of values", "bf16.enabled", "data_types.param_dtype"},

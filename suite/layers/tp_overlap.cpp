@@ -120,7 +120,7 @@ class TpOverlap {
     const Seconds serial = without_overlap();
     for (const auto& [what, part] :
          {std::pair("forward", &Seconds::forward), {"backward", &Seconds::backward}}) {
-      judge.times(fmt::format("{}: what is missing of the link's time without overlap", what),
+      judge.times(fmt::format("{}: missing part of the link's time without overlap", what),
                   serial.*part - added(slow, fast).*part, slack * serial.*part);
       judge.times(fmt::format("{}: time of the link with overlap", what),
                   added(overlapped_slow, overlapped_fast).*part,

@@ -36,8 +36,8 @@ LossScale::LossScale(const LossScaleOptions& options)
                      (is(LossScaling::constant) || options.min_scale <= options.initial_scale);
   if (!right)
     machine::reject(
-        "loss scaling {}: initial scale {} and minimum {} must be positive, the minimum no larger, "
-        "window {} and hysteresis {} at least 1",
+        "loss scaling {}: initial scale is {}, minimum {}, window {}, hysteresis {}; expected "
+        "positive scales, the minimum at most the initial scale, window and hysteresis 1 or more",
         name(options.scaling), options.initial_scale, options.min_scale, options.window,
         options.hysteresis);
 }

@@ -241,7 +241,7 @@ const char* why_not_codes(const Call& call) {
   if (call.d.type != CUDA_R_32F && call.d.type != CUDA_R_16BF && call.d.type != CUDA_R_16F)
     return "D must be float, bfloat16 or half";
   if (product.epilogue != CUBLASLT_EPILOGUE_DEFAULT || call.d.batches != 1)
-    return "this double has no epilogue and no batches of them";
+    return "the virtual cuBLASLt has no epilogue and no batches of 8-bit operands";
   for (const Layout* layout : {&call.a, &call.b, &call.c, &call.d})
     if (layout->rows % 16 != 0 || layout->cols % 16 != 0 || layout->leading % 16 != 0)
       return "extents and leading dimensions must be multiples of 16";
@@ -256,7 +256,7 @@ const char* why_not_codes(const Call& call) {
   if (tiled > 0 && capability < 100) return "scales of 32 elements require compute capability 10.0";
   const bool paired = (vec + blk == 2 && blk < 2) || tiled == 2 ||
                       mode(CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) == 2;
-  return paired ? nullptr : "the scale modes of A and B do not go together";
+  return paired ? nullptr : "the scale modes of A and B cannot be combined";
 }
 
 cublasStatus_t check(const Call& call) {

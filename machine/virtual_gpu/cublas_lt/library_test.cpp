@@ -142,9 +142,9 @@ TEST_F(CodesProduct, NamesABrokenRequirement) {
   refused("A is not aligned to 16 bytes", [&](Call& c) { c.a = a_ + 1, c.depth = c.leading = 16; });
   refused("require compute capability 10.0",
           [](Call& c) { c.mode_a = c.mode_b = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0; });
-  refused("do not go together",
+  refused("cannot be combined",
           [](Call& c) { c.mode_a = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F; });
-  refused("do not go together",
+  refused("cannot be combined",
           [](Call& c) { c.mode_a = c.mode_b = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F; });
   refused("the scale of A is not aligned to 16 bytes", [&](Call& c) {
     c.mode_a = c.mode_b = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
