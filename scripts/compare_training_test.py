@@ -124,9 +124,9 @@ class CompareTraining(unittest.TestCase):
     def test_without_peers_ours_is_measured_separately(self):
         done = self.run_script("--shapes", "4x64", "--dtype", "float", "--rounds", "1")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("llm.c/train_gpt2: name the train_gpt2 of your llm.c with --llm-c", done.stderr)
+        self.assertIn("llm.c/train_gpt2; name the train_gpt2 of your llm.c with --llm-c", done.stderr)
         for name in ("pytorch_eager", "pytorch_compile"):
-            self.assertIn(f"{name} left out: no {self.place}/peers/venv/bin/python: run with --install", done.stderr)
+            self.assertIn(f"{name} left out: no {self.place}/peers/venv/bin/python; run with --install", done.stderr)
         self.assertEqual(list(self.rows()), [("64", "float", "ours")])
 
     def test_a_python_without_torch_is_left_out(self):
@@ -135,7 +135,7 @@ class CompareTraining(unittest.TestCase):
         with contextlib.redirect_stderr(said):
             options = COMPARE.read_options(["--peers", "pytorch_eager", "--folder", str(self.place / "peers")])
             self.assertEqual(COMPARE.available(options, self.place, []), [])
-        self.assertIn("has no torch: run with --install", said.getvalue())
+        self.assertIn("has no torch; run with --install", said.getvalue())
 
     def test_a_step_that_takes_too_long_ends_its_peer(self):
         self.program("peers/venv/bin/python", "#!{python}\nimport sys, time\nif sys.argv[1] != '-c': time.sleep(60)\n")
@@ -192,7 +192,7 @@ class CompareTraining(unittest.TestCase):
         (self.place / "build/shardmark").unlink()
         done = self.run_script()
         self.assertEqual(done.returncode, 1)
-        self.assertEqual(done.stderr, f"compare_training: no {self.place}/build/shardmark: run scripts/build first\n")
+        self.assertEqual(done.stderr, f"compare_training: no {self.place}/build/shardmark; run scripts/build first\n")
 
 
 unittest.main()

@@ -8,8 +8,7 @@
 //   memory_bandwidth         bytes at the bandwidth
 //   host_device_bandwidth    bytes over PCIe, for pinned memory
 //   collectives              the case's own plan, step by step over the links of its pairs of
-//   ranks;
-//                            for a library or `auto` the fastest of the usual algorithms
+//                            ranks; for a library or `auto` the fastest of the usual algorithms
 //   steps of a training      predict_step, without overlap unless the case overlaps
 //
 // The first ranks fill the first node. A transport that the cluster file does not describe has no
