@@ -9,7 +9,7 @@
 // is ready if its source is written and its target is no longer needed. All earlier transfers of
 // its channel must be in this or an earlier round. So its number is the larger of the first rounds
 // in which its two ends are ready. Each rank needs only its own plan: it goes through its steps in
-// order and sends its own number to the other end of each transfer. This waits only where the plan
+// order and sends its own number to the other end of each transfer. This waits only if the plan
 // would wait over links with buffers. The prover shows that such a plan does not deadlock.
 
 #include <cstddef>

@@ -48,7 +48,7 @@ class ColumnParallelLinear {
                        std::int64_t out, const ColumnOptions& options = {});
 
   // active: also gelu(y); does not support gather_output. With context.fused_epilogues, bias and
-  // GELU are part of the product where the device's library can do so.
+  // GELU are part of the product if the device's library supports it.
   void forward(const Tensor& x, const Tensor& y, const Tensor& active = {});
   // kept: the category of memory that backward_weights needs (a scale in 8 bits).
   void backward_input(const Tensor& d_y, const Tensor& d_x, Category kept = Category::buffers);

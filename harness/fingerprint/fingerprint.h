@@ -33,7 +33,7 @@ std::string environment_json(const std::vector<std::string>& fingerprints);
 std::string gather_environment(machine::World& world, const OptionTexts& options = {},
                                const InjectedVersions& versions = {}, const NcclChoice& nccl = {});
 
-// Adds what the driver says of the ranks' GPUs before and after a run to environment.json:
+// Adds the driver's facts on the ranks' GPUs before and after a run to environment.json:
 // `gpu_health`, a list for each launch of the run. Returns the new text on rank 0, and an empty one
 // if there is nothing to add. `before`: of this rank's GPU. Collective.
 std::string with_gpu_health(machine::World& world, const machine::GpuReading& before,

@@ -372,7 +372,7 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
 
 bool Rates::measure_again(machine::World& world, const RateKey& key) {
   if (key.kind == RateKey::Kind::none) return false;
-  // A power of two stands for the working sets that have the same rates, more or less.
+  // A power of two represents the working sets that have nearly the same rates.
   const RateKey counted =
       key.kind == RateKey::Kind::matrix
           ? RateKey{key.kind, key.ranks, key.dtype, {}, 0}

@@ -30,7 +30,7 @@ constexpr Architecture architectures[] = {
     {120, 4, 256, 1024, 1024, 2048},     // RTX PRO 6000
 };
 
-// The clock for which the vendor publishes the rates of tensor cores, where it is below the highest
+// The clock for which the vendor publishes the rates of tensor cores, if it is below the highest
 // clock. For the H100 it is 1830 MHz; for the others, the clock that gives the data sheet's total.
 struct RatedClock {
   std::string_view product;

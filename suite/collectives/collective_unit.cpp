@@ -252,7 +252,7 @@ void CollectiveUnit::judge_output(Judge& judge, std::string_view how, const Tens
   // The device finds the errors, because the output may be larger than the host's memory.
   const WrongElements wrong = wrong_in(output);
   if (wrong.count == 0) return judge.numerics(what, 0, 0);
-  // Bits may differ where the numbers are equal (-0).
+  // Bits may differ although the numbers are equal (-0).
   judge.numerics(what + ": " + wrong.text,
                  std::max(wrong.largest, std::numeric_limits<double>::denorm_min()), 0);
 }

@@ -84,8 +84,8 @@ class CollectiveUnit {
   // the output. The check then detects a run that writes nothing or leaves its last output. The
   // caches are in the same state as after a run.
   void rehearse(harness::Runner runner);
-  // Compares the output's hash, or regenerates the right values where the host cannot read the
-  // output. Returns the wrong elements and their sender, or nothing.
+  // Compares the output's hash, or regenerates the right values if the host cannot read the output.
+  // Returns the wrong elements and their sender, or nothing.
   std::optional<machine::Failure> check(harness::Runner runner);
   void judge(Judge& judge);
   Cost cost() const;

@@ -165,7 +165,7 @@ TEST(WrongElements, AreCountedAndShown) {
   });
 }
 
-// An output is the parts of its sources, also where the parts differ in length.
+// An output is the parts of its sources, also if the parts differ in length.
 TEST(WrongElements, AreFoundInEveryOperation) {
   machine::run_ranks(1, [](machine::World& world) {
     const collectives::TrafficMatrix traffic(3, {1, 2, 0, 0, 4, 0, 3, 1, 5});

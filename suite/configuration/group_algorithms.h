@@ -5,10 +5,10 @@
 //
 // By default the library's own collectives run over nccl in tp and dp. NCCL supports every dtype
 // and reduction of a step. Our own algorithms run over all other transports, in the other groups,
-// and where the bits of a sum must not depend on its place: two stages that hold a parameter sum
-// its gradients over the same ranks, but at different places of their buffers. A sum of two terms
-// has the same bits in any order. With tp-comm-overlap and sequence parallelism tp gathers and
-// scatters by rings, whose shares products use and make one after the other.
+// and if the bits of a sum must not depend on its place: two stages that hold a parameter sum its
+// gradients over the same ranks, but at different places of their buffers. A sum of two terms has
+// the same bits in any order. With tp-comm-overlap and sequence parallelism tp gathers and scatters
+// by rings, whose shares products use and make one after the other.
 
 #include <string_view>
 

@@ -46,8 +46,8 @@ void read_axis(const std::string& axis, const std::string& text, TrainingConfig&
                Assignments& said);
 std::string axis_text(const Key& key, TrainingConfig& config);  // the value in case names
 
-// Sets what no source says of Muon; no change with other optimizers. DeepSpeed's Muon is Jordan's
-// and has no options but its momentum. Megatron-LM's has an option for each.
+// Sets the options of Muon that no source specifies. Changes nothing with other optimizers.
+// DeepSpeed's Muon is Jordan's, and its only option is the momentum. Megatron-LM's has all options.
 void set_muon_defaults(TrainingConfig& config, Assignments& said, bool deepspeed);
 
 }  // namespace suite::configuration

@@ -7,7 +7,7 @@
 //
 //   gemm                      peaks, gemm_fraction, gemm_depth, kernel_us
 //   memory_bandwidth          gpu.bandwidth_gb_s; on a host also host.bandwidth_gb_s
-//   link_matrix               gpus_per_node; latency and bandwidth where no collective was measured
+//   link_matrix               gpus_per_node; latency and bandwidth if no collective was measured
 //   all_reduce, all_gather, … latency and bandwidth within a node and between nodes
 //   host_device_bandwidth     host.pcie_gb_s
 //

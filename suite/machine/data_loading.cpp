@@ -7,9 +7,9 @@
 // their order and divides them into samples.
 //
 // Limits: limit_s is the copy of the tokens at the measured rate of memory. disk_GBps is a plain
-// reading of the files without the page cache; where a file system has no disk, it is memory's.
-// needed_tokens_per_second is the rate of the model's step if every rank only multiplied matrices,
-// at the measured rate: no step needs more.
+// reading of the files without the page cache; on a file system without a disk it is the rate of
+// memory. needed_tokens_per_second is the rate of the model's step if every rank only multiplied
+// matrices, at the measured rate: no step needs more.
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -77,8 +77,8 @@ namespace {
 // Units with more axes than most_lines list the last ones together, down to least_lines.
 constexpr std::size_t most_lines = 16, least_lines = 7;
 
-// Returns whether a word says all: the profile does not vary the axis, or it is a switch. Degrees
-// always have their own line.
+// Returns whether one word describes the axis: the profile does not vary the axis, or it is a
+// switch. Degrees always have their own line.
 bool is_brief(const AxisInfo& axis) {
   const bool one = axis.values.size() == 1 && axis.values.front() == axis.usual;
   const bool is_switch = axis.usual == "off" && axis.values.size() == 2;

@@ -14,8 +14,8 @@ namespace suite {
 // no GPU.
 void choose_device(machine::World& world, machine::Device::Kind kind);
 
-// Adds what the driver says of the ranks' GPUs, `before` the run and now, to environment.json of
-// the run. A disk that is full is no reason to fail. Collective.
+// Adds the driver's facts on the ranks' GPUs, `before` the run and now, to environment.json of the
+// run. Does not fail if the disk is full. Collective.
 void note_gpu_health(machine::World& world, const machine::GpuReading& before,
                      const std::string& directory);
 // Returns the number of this host's GPUs that CUDA_VISIBLE_DEVICES does not hide. Does not call

@@ -15,7 +15,7 @@ WITHOUT = {"step_parts": "it judges times, which a virtual GPU does not have"}
 # Shapes that 8 ranks divide, for units whose small shapes they do not.
 SHAPES = {unit: ["--input_size", "24", "--output_size", "40"] for unit in ("column_parallel_linear", "row_parallel_linear")}
 
-# What a unit says if it has no case of some ranks, grid or transport.
+# Refusals of a unit that has no case of some ranks, grid or transport.
 REFUSALS = [
     r"the unit sends host memory; use shared_memory or mpi",
     r"does not divide|is not divided|not divisible|must divide|multiple of|divisible",  # of a small shape by many ranks

@@ -51,7 +51,7 @@ class StepTokens {
   void ignore_tail(std::int64_t step, std::size_t index);
   // Draws one sequence into whole_, and its length into drawn_.
   void draw_sequence(std::size_t index);
-  // Where the rank's types or decoder's tokens, the lengths and the buckets begin in drawn_.
+  // Return where the rank's types or decoder's tokens, the lengths and the buckets begin in drawn_.
   std::size_t third() const;
   std::size_t lengths() const;
   std::size_t buckets() const;

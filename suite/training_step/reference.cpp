@@ -90,8 +90,8 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
           first_rule(config), gradient, relative, gradient_epsilon(config),
           undisturbed.parameters.at(name).first_norm, undisturbed.parameters.at(name).matrix);
     bound.after_all = std::max(bound.after_all, bound.after_one);  // a changed sign may stay
-    // Lion's steps have one size. Where an element turns back, rounding may turn it a step earlier
-    // or later.
+    // Lion's steps have one size. If an element turns back, rounding may turn it a step earlier or
+    // later.
     if (config.optimizer.type == "lion")
       bound.after_all +=
           2 * config.optimizer.learning_rate * std::sqrt(undisturbed.parameters.at(name).turns);

@@ -212,7 +212,7 @@ void DirectRows::write_rows(const Saved& saved, const Tensor& from, const Tensor
     if (const Part& part = parts[place_of(peer)]; peer != mine && part.received_rows > 0)
       link.post(peer, 1, offered_at(part), part.received_bytes);
 
-  // Where each sent row goes.
+  // The target of each sent row.
   const RowsOfTokens of_tokens(saved.token, saved.tokens);
   std::vector<T*> targets(place_of(saved.token.size()));
   std::vector<bool> offered(place_of(ranks));
@@ -303,7 +303,7 @@ void DirectRows::add_rows(const Saved& saved, const Tensor& rows, const Tensor& 
     numbers[place_of(peer)] = link.send(peer, data, part.received_bytes);
   }
 
-  // Where each sent row returns from.
+  // The source of each returned row.
   const RowsOfTokens of_tokens(saved.token, saved.tokens);
   std::vector<const T*> sources(place_of(saved.token.size()));
   for (int i = 0; i < ranks; ++i) {

@@ -16,8 +16,8 @@
 //
 // Weighing in 16 bits also takes time: a product is rounded before it is added, as if packed.
 //
-// Messages are packed where the peer does not offer its rows in time, and where they are so short
-// that the link copies them. Values do not depend on that.
+// Messages are packed if the peer does not offer its rows in time, or if they are so short that the
+// link copies them. Values do not depend on that.
 
 #include "layers/experts/dispatch/token_dispatcher.h"
 

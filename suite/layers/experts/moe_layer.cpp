@@ -1,8 +1,9 @@
 // Claim: a mixture of experts whose experts are on different ranks gives the output and the
 // gradients of a dense loop over all tokens (Lepikhin et al. 2020, arXiv:2006.16668). Each pass
-// sends what the routing says: by alltoall the rows of the traffic matrix, by allgather all tokens
-// (layers/experts/moe_cost.h). Experts' gradients are added up over the replicas of an expert only,
-// the router's over all ranks. Experts may be split over etp ranks and tokens may be dropped.
+// sends the rows that the routing specifies: by alltoall the rows of the traffic matrix, by
+// allgather all tokens (layers/experts/moe_cost.h). Experts' gradients are added up over the
+// replicas of an expert only, the router's over all ranks. Experts may be split over etp ranks and
+// tokens may be dropped.
 //
 // numerics: logits, decisions, weights, losses, output and every gradient, compared with
 // suite/reference/moe_reference.h. volume: of each pass and of the reduction of gradients. memory:
