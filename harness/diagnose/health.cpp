@@ -56,7 +56,7 @@ void aborted(const RunFile& run, Findings& findings) {
                rank < 0 ? std::vector<int>{} : std::vector{rank}, run.context.status_reason);
 }
 
-// The case that ran when the run was aborted: aborted() has its failure.
+// Returns whether the case ran when the run was aborted: aborted() has its failure.
 bool is_torn(const RunFile& run, const Record& record) {
   return run.context.status == "aborted" && &record == &run.records.back() &&
          record.failure == run.context.failure;

@@ -83,7 +83,7 @@ class Json {
 
   // Throws JsonError.
   static Json parse(std::string_view text, int most_levels = Json::most_levels);
-  // Null if the text is not JSON.
+  // Returns null if the text is not JSON.
   static Json parse_or_null(std::string_view text);
   // Returns one line, or lines indented by `indent`. Bytes that are not UTF-8 become U+FFFD.
   std::string dump(int indent = -1) const;

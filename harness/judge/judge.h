@@ -26,31 +26,31 @@ class Judge {
   // either side. Element by element: |actual - expected| <= bounds[i].
   void numerics(std::string_view what, std::span<const double> actual,
                 std::span<const double> expected, std::span<const double> bounds);
-  // By norms: ||actual - expected||_2 <= relative_bound * ||expected||_2.
+  // Judges by norms: ||actual - expected||_2 <= relative_bound * ||expected||_2.
   void numerics_norm(std::string_view what, std::span<const double> actual,
                      std::span<const double> expected, double relative_bound);
-  // One number: error <= bound.
+  // Judges one number: error <= bound.
   void numerics(std::string_view what, double error, double bound);
-  // A time: off <= tolerance. Only the text has both numbers, because times differ between runs and
-  // the record's errors and bounds are compared exactly.
+  // Judges a time: off <= tolerance. Only the text has both numbers, because times differ between
+  // runs and the record's errors and bounds are compared exactly.
   void times(std::string_view what, double off, double tolerance);
-  // Bitwise, for operations that only move data or sum integers.
+  // Judges bitwise, for operations that only move data or sum integers.
   void exact(std::string_view what, std::span<const double> actual,
              std::span<const double> expected);
 
   // ---- volume: exact, for one label of one group.
   void volume(std::string_view group, machine::TrafficLabel label, const machine::Traffic& measured,
               const machine::Traffic& expected);
-  // Only the bytes sent, if the number of messages has no formula.
+  // Judges only the bytes sent, if the number of messages has no formula.
   void volume(std::string_view group, machine::TrafficLabel label, std::uint64_t measured_bytes,
               std::uint64_t expected_bytes);
-  // Every label of a link, sent and received: an unexpected label also fails.
+  // Judges every label of a link, sent and received. An unexpected label also fails.
   void volume(const machine::Link& link,
               const std::map<machine::TrafficLabel, machine::Traffic>& expected);
 
   // ---- memory: exact, peak bytes of a category.
   void memory(machine::Category category, std::uint64_t measured, std::uint64_t expected);
-  // Bytes at another moment. The record's rows and counters contain only peaks.
+  // Judges bytes at another moment. The record's rows and counters contain only peaks.
   void memory(std::string_view when, machine::Category category, std::uint64_t measured,
               std::uint64_t expected);
 
@@ -65,8 +65,8 @@ class Judge {
   // Marks the oracle's result: its expectation iterates the judged code's own layout, plan or
   // messages, because the literature has no closed form.
   void shares_reference(Oracle oracle) { shared_ |= 1u << static_cast<unsigned>(oracle); }
-  // The oracle does not apply to this case. The record shows the reason. Example: the volume of a
-  // library that does not count its messages.
+  // Declares that the oracle does not apply to this case. The record shows the reason. Example: the
+  // volume of a library that does not count its messages.
   void not_applicable(Oracle oracle, std::string_view reason);
 
   const std::vector<OracleResult>& results() const { return results_; }

@@ -50,7 +50,7 @@ Comparison compare_elements(std::span<const double> actual, std::span<const doub
 // ||expected||.
 Comparison compare_norms(std::span<const double> actual, std::span<const double> expected,
                          double relative_bound);
-// The same bits: 0.0 and -0.0 differ.
+// Compares bits: 0.0 and -0.0 differ.
 Comparison compare_bits(std::span<const double> actual, std::span<const double> expected);
 // error <= bound.
 Comparison compare_error(double error, double bound);

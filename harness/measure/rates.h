@@ -61,7 +61,7 @@ class Rates {
   void set_memory(int ranks, double working_set_bytes, double bytes_per_second);
   void set_link(const LinkKey& key, double working_set_bytes, double bytes_per_second);
   void set_flops(int ranks, machine::Dtype dtype, double flops_per_second);
-  // The vendor's dense peak (machine/device/dense_peak.h), for named() only. 0: unknown.
+  // Sets the vendor's dense peak (machine/device/dense_peak.h), for named() only. 0: unknown.
   void set_peak(machine::Dtype dtype, double flops_per_second);
 
   // Measure with the first `ranks` ranks active, unless the rates are already known. Links are

@@ -43,7 +43,7 @@ class Console : public Progress {
 
   // Limits the displayed remaining time to `seconds` from the start.
   void end_after(double seconds) { most_s_ = seconds; }
-  // The machine and the run, above the progress of a terminal: "host" "node1, 2 x EPYC 9654".
+  // Shows the machine and the run above the progress of a terminal: "host" "node1, 2 x EPYC 9654".
   void head(const std::vector<std::pair<std::string, std::string>>& facts);
   void start(std::size_t cases) override;
   void case_started(const std::string& name) override;

@@ -24,7 +24,7 @@ std::string sorted_cell(const std::string& text, double value);
 
 // "105 us" with the micro sign.
 std::string html_seconds(double seconds);
-// Empty if the number is not positive.
+// Returns an empty text if the number is not positive.
 std::string percent(double fraction);
 // "1 case", "2 cases".
 std::string counted(std::size_t number, std::string_view noun);

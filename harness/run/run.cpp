@@ -80,7 +80,7 @@ class CaseLoop {
   void check_device(const PlannedCase& plan, const Record& record);
   void lead_case(std::size_t index, int repetition, Progress& progress);
   void lead_in_turns(const std::vector<std::size_t>& selected, int repetitions, Progress& progress);
-  // Null if the case was not run yet.
+  // Returns null if the case was not run yet.
   const Record* finished(std::size_t index, int repetition) const;
   // Returns the repetitions of these cases that are not finished.
   int missing(const std::vector<std::size_t>& selected, int repetitions) const;

@@ -17,7 +17,7 @@ class SupervisedRank {
   // child. The parent ends with the child's exit code, or as above. Throws std::logic_error if this
   // process used CUDA, which would not work in the child.
   SupervisedRank();
-  // The last call of the rank: reports its regular end to the supervisor. Returns code.
+  // Reports the rank's regular end to the supervisor. Must be the rank's last call. Returns code.
   int ends(int code) const;
 
  private:

@@ -23,9 +23,9 @@ class Turns {
   // Indices into cases.
   Turns(const std::vector<PlannedCase>& cases, const std::vector<std::size_t>& selected);
 
-  // Empty if all were run.
+  // Returns the next case, or no value if all were run.
   std::optional<std::size_t> next() const;
-  // A case that was run, or, with 0 seconds, in an earlier launch.
+  // Records that a case was run; 0 seconds: in an earlier launch.
   void took(std::size_t index, double seconds);
 
  private:

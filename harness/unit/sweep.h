@@ -213,8 +213,8 @@ class Sweep : public AnySweep {
   template <class Field>
   Sweep& axis(const std::string& name, Field field, std::type_identity_t<ValueOf<Field>> usual,
               std::type_identity_t<std::vector<ValueOf<Field>>> allowed = {});
-  // An axis of a table. `expand` converts a flag's text to the texts of its values. Slices vary the
-  // axis by a Variation whose field is the name, a std::string.
+  // Adds an axis of a table. `expand` converts a flag's text to the texts of its values. Slices
+  // vary the axis by a Variation whose field is the name, a std::string.
   Sweep& axis(const AxisInfo& info,
               const std::function<std::vector<std::string>(std::string_view)>& expand,
               std::function<void(Case&, const std::string&)> set);
