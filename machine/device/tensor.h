@@ -38,7 +38,7 @@ class Tensor {
   // Uninitialized memory, counted under `category` until the last view is destroyed.
   Tensor(Device& device, Dtype dtype, Shape shape, Category category);
 
-  // The elements at the begin of the memory.
+  // Makes a tensor of the elements at the beginning of the memory.
   Tensor(Memory memory, Dtype dtype, Shape shape);
 
   explicit operator bool() const { return device_ != nullptr; }

@@ -22,8 +22,7 @@ void mend_device(int device);
 // Starts a call of the runtime. Returns cudaErrorInitializationError in a child of fork() whose
 // parent used CUDA, and the sticky error of the thread's device.
 cudaError_t enter();
-// The same for calls that a broken device still allows: freeing, destroying. A lost device allows
-// none.
+// Starts a call that a broken device still allows: freeing, destroying. A lost device allows none.
 cudaError_t enter_to_release();
 
 // Returns the device of this thread's calls.

@@ -52,7 +52,8 @@ void strike(Fault::Kind kind, int device_on_host);
 
 // Counts a kernel or product of a device of this process.
 std::uint64_t count_launch(int device);
-// Its words that may be addresses of its memory, as far as a fault needs them.
+// Returns the kernel's words that may be addresses of its memory, or none if no fault is
+// configured.
 std::vector<std::uint64_t> kept_words(const std::vector<std::uint64_t>& words);
 // Runs it with the faults of its number. `name`: of the kernel, or product_name.
 inline constexpr const char* product_name = "cublasLtMatmul";

@@ -118,7 +118,7 @@ void Scheduler::run_others(Lock& lock) {
   }
 }
 
-// A thread of one queue, in the order eager.
+// Runs on the thread of one queue, in the order eager.
 void Scheduler::serve(Queue& queue) {
   Lock lock(mutex);
   for (;;) {

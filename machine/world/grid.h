@@ -56,8 +56,8 @@ class Grid {
   // Returns the first and last stage at this rank's other coordinates: they share the tied
   // embedding. One member when pp is 1; index -1 on a stage between.
   Group embedding_group() const;
-  // This rank's stage and the stage at the same distance from the other end, in order. The middle
-  // stage is the only member of its group.
+  // Returns this rank's stage and the stage at the same distance from the other end, in order. The
+  // middle stage is the only member of its group.
   Group opposite_group() const;
 
  private:

@@ -60,7 +60,7 @@ class World {
   // Returns the injected faults of this rank's machine. Its devices read them from here.
   Faults& faults() { return faults_; }
 
-  // The places of this host's ranks, in order. set_active_ranks then binds ranks to the cores
+  // Sets the places of this host's ranks, in order. set_active_ranks then binds ranks to the cores
   // next to their GPUs. place(): that of this rank; null if its host has no places.
   void set_places(std::vector<Place> places);
   const Place* place() const;
@@ -133,7 +133,7 @@ class World {
   Shared share(const Group& group, std::size_t bytes,
                const std::function<void(std::byte*)>& construct);
   WaitPolicy wait_policy() const;
-  // This rank's T, which later links use again. Destroyed before the device.
+  // Returns this rank's T, which later links reuse. It is destroyed before the device.
   template <class T>
   T& kept() {
     std::shared_ptr<void>& one = kept_[typeid(T)];

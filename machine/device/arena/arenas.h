@@ -41,7 +41,7 @@ class Arenas {
     std::size_t arena = 0, offset = 0;
     bool operator==(const Place&) const = default;
   };
-  // Empty if [data, data + bytes) is not within one arena.
+  // Returns no value if [data, data + bytes) is not within one arena.
   std::optional<Place> find(const void* data, std::size_t bytes) const;
   std::byte* base(std::size_t arena) const { return arenas_[arena].base; }
   std::size_t count() const { return arenas_.size(); }

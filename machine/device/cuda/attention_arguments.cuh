@@ -75,7 +75,7 @@ struct AttentionArguments {
     delta = static_cast<A*>(delta_memory);
     packed = packed && d_out.packed();
   }
-  // The keys of a sequence, and whether a query sees one of them.
+  // Return the number of keys of a sequence, and whether a query sees a key.
   __device__ std::int64_t keys_of(std::int64_t sequence) const {
     return kernel::keys_of(lengths, sequence, keys);
   }

@@ -78,7 +78,7 @@ struct MmaTile {
     a[2] = pair_at(at + 8);
     a[3] = pair_at(at + 8 * pitch + 8);
   }
-  // The same columns of rows [row, row + 8), transposed, as a right operand.
+  // Loads the same columns of rows [row, row + 8), transposed, as a right operand.
   __device__ void right_of_rows(unsigned (&b)[2], int row, int k) const {
     const int lane = WarpLanes::lane();
     const T* at = data + (row + lane / 4) * pitch + k + lane % 4 * 2;
@@ -131,7 +131,7 @@ __device__ void add_weighted(const float (&weights)[others / 8][4], const MmaTil
   }
 }
 
-// The row of element i of product n among the warp's 16 rows, and its column among the others.
+// Return the row of element i of product n in the warp's 16 rows, and its column in the others.
 __device__ inline int row_of(int i) { return WarpLanes::lane() / 4 + i / 2 * 8; }
 __device__ inline int col_of(int n, int i) { return 8 * n + WarpLanes::lane() % 4 * 2 + i % 2; }
 

@@ -72,7 +72,8 @@ struct AdamwOfBlock {
   }
 };
 
-// The function of adamw_8bit.h, whose arguments are checked. Body: AdamwOfBlock or its host's form.
+// Implements the function of adamw_8bit.h. The arguments are checked. Body: AdamwOfBlock or its
+// host's form.
 template <template <class, class> class Body, class Launch>
 void run_adamw_8bit(const Launch& launch, const Tensor& gradient, const AdamwStep<float>& step,
                     const std::uint8_t* decay_mask, const Tensor& master,

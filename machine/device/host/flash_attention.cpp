@@ -343,7 +343,8 @@ class Backward {
     }
   }
 
-  // The same with dropout: probabilities that are used, and gradients of those before dropout.
+  // Differentiates with dropout: probabilities that are used, and gradients of those before
+  // dropout.
   void differentiate_kept(A* p, A* d_s, std::int64_t row, std::int64_t query,
                           const Meeting& meeting, std::int64_t seen) {
     const A factor = static_cast<A>(kept_.factor);

@@ -164,7 +164,8 @@ template <bool adds, class E, class A>
       });
 }
 
-// The same, without sums before, of a right operand in `count` vectors.
+// Multiplies like the function above, but with no previous sums and a right operand in `count`
+// vectors.
 template <class E, class A>
 inline void multiply_gathered(std::int64_t rows, Left<E> left, const E* const* right,
                               std::int64_t right_stride, std::int64_t depth, A* c,

@@ -278,7 +278,7 @@ struct Splitting {
   }
 };
 
-// All queued operations, then all ranks.
+// Waits for all queued operations, then for all ranks.
 ncclResult_t finalize(Communicator& on) {
   if (!on.flush()) return refused(ncclInProgress, "operations are not complete");
   if (on.failed()) return refused(ncclRemoteError, on.error_text());
