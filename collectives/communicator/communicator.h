@@ -56,8 +56,8 @@ class Communicator {
   machine::Link& link() { return *link_; }
   const machine::Link& link() const { return *link_; }
 
-  // The algorithms of calls that name none, in a group of several ranks. By default
-  // default_algorithm. The same on all ranks of the group.
+  // Sets the algorithms of calls that name none, in a group of several ranks (default:
+  // default_algorithm). Equal on all ranks of the group.
   void set_algorithms(GroupAlgorithms algorithms) {
     algorithms_ = std::move(algorithms);
     last_call_.reset();

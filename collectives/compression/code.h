@@ -20,7 +20,7 @@ class Code {
                           float* out) const = 0;
 };
 
-// The loop of decode_sum: block by block, so that the sums stay in the first-level cache.
+// Runs the loop of decode_sum block by block, so that the sums stay in the first-level cache.
 // values_of(code, begin, size) returns a function from an index in the block to its value.
 template <class ValuesOf>
 void sum_blocks(std::span<const std::byte* const> codes, std::int64_t count, std::int64_t block,

@@ -74,7 +74,7 @@ struct AttentionGradients {
 machine::Matrix heads_of(const CoreAttention& attention, const machine::Tensor& tensor,
                          std::int64_t first, std::int64_t count);
 
-// The attention of a group of one rank.
+// Runs the attention of a group of one rank.
 void attend_alone(const CoreAttention& attention, const Attended& tensors);
 void attend_alone_backward(const CoreAttention& attention, const Attended& tensors,
                            const machine::Tensor& d_out, const AttentionGradients& gradients);

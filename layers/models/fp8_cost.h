@@ -48,7 +48,7 @@ struct Fp8BlockMemory {
   bool on() const { return qkv.forward > 0; }
   std::size_t state() const { return qkv.state + projection.state + fc1.state + fc2.state; }
 };
-// All zero without stage.fp8.
+// Returns zeros without stage.fp8.
 Fp8BlockMemory fp8_memory(const GptConfig& config, const StageCase& stage);
 
 // Returns the reason that a product of the stage's blocks is emulated on a GPU of

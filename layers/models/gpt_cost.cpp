@@ -20,7 +20,7 @@ class Calls {
     if (stage_.options.sequence_parallel) gathers_ += regions;
   }
   void leave(int regions) { (stage_.options.sequence_parallel ? scatters_ : reduces_) += regions; }
-  // The entries of the layers, in the pass `in_8_bits` if the products are in 8 bits.
+  // Adds the entries of the layers, in the pass `in_8_bits` if the products are in 8 bits.
   void enter_layers(int regions, Fp8Pass in_8_bits) {
     if (!stage_.fp8.on()) return enter(regions);
     of_fp8_ = fp8_calls(config_, stage_, in_8_bits);

@@ -59,7 +59,7 @@ class ModelStage {
 
   void observe(StageObserver observer) { observer_ = std::move(observer); }
   void set_loss_scale(double scale) { loss_scale_ = scale; }
-  // The number of rows of the table that are tokens, not padding (output_head.h).
+  // Sets the number of rows of the table that are tokens, not padding (output_head.h).
   virtual void set_vocabulary(std::int64_t vocabulary) = 0;
 
   // in: empty on the first stage. out: on the last stage one double, the sum of the losses.

@@ -32,7 +32,7 @@ void one_call(GridPass& pass, std::string_view group, Operation operation, const
         {std::string(group), operation, whole.dtype, ranks, whole.elements, 1, {}, root});
 }
 
-// The operand that moves to all ranks of a group, or whose sum over the group moves.
+// Adds the moves of an operand to all ranks of a group, or of its sum over the group.
 void summa(GridPass& pass, std::string_view group, bool is_sum, const Operand& block, int q) {
   if (q == 1) return;
   each_root(pass, group, is_sum ? Operation::reduce : Operation::broadcast, block, q);

@@ -233,9 +233,9 @@ inline double relative_error(const std::vector<double>& got, const std::vector<d
   return difference == 0 ? 0 : std::sqrt(difference / size);
 }
 
-// The bound of |g' - g| / |g| is 4 * 1.03^depth * epsilon (theorem 5.3 of arXiv:2506.09280). depth
-// is the number of blocks that the error has passed. The theorem requires residual branches that
-// are small compared with the stream, as with GPT-2's initial values. Weights of deviation 0.2
+// Returns the bound of |g' - g| / |g|: 4 * 1.03^depth * epsilon (theorem 5.3 of arXiv:2506.09280).
+// depth is the number of blocks that the error has passed. The theorem requires residual branches
+// that are small compared with the stream, as with GPT-2's initial values. Weights of deviation 0.2
 // violate this. There, a change of every parameter in its last bit moves gradients of four blocks
 // by up to 16 of these bits, not 4.
 //

@@ -9,7 +9,7 @@
 
 namespace suite {
 
-// No calls of the sink with other optimizers.
+// Does not call the sink with other optimizers.
 void add_means(Trainer& trainer, zero::PieceSink& sink);
 void read_means(const zero::Checkpoint& checkpoint, Trainer& trainer);
 

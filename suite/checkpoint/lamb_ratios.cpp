@@ -9,7 +9,7 @@ namespace {
 
 using Ratios = zero::OneBitLambOptimizer::Ratios;
 
-// Null with other optimizers.
+// Returns null with other optimizers.
 std::vector<Ratios>* ratios_of(Trainer& trainer) {
   auto* const optimizer =
       dynamic_cast<zero::OneBitLambOptimizer*>(&trainer.optimizer_step().optimizer());

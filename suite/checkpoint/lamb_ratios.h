@@ -9,7 +9,7 @@
 
 namespace suite {
 
-// No calls of the sink with other optimizers.
+// Does not call the sink with other optimizers.
 void add_ratios(Trainer& trainer, zero::PieceSink& sink);
 void read_ratios(const zero::Checkpoint& checkpoint, Trainer& trainer);
 

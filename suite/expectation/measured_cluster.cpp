@@ -101,8 +101,7 @@ class Measuring {
 
   // ---- matrix products
 
-  // A host multiplies small matrices from its caches, and a bandwidth that was not measured does
-  // not tell.
+  // A host multiplies small matrices from its caches, and an unmeasured bandwidth shows nothing.
   bool limited_by_memory(const predict::Gemm& gemm, Dtype dtype, double seconds) const {
     const double bytes =
         (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * static_cast<double>(size_of(dtype));

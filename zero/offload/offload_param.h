@@ -50,7 +50,7 @@ struct ValueSlot {
   std::optional<std::int64_t> in_host;  // its first element in host memory; empty: in the file
   bool trained = true;
 };
-// Empty if nothing is offloaded.
+// Returns an empty list if nothing is offloaded.
 std::vector<ValueSlot> value_slots(const Layout& layout, const ValueOptions& options);
 
 // The parts that a rank of dp updates if values are offloaded: its shard of each trained bucket,

@@ -86,7 +86,7 @@ class StreamedOptimizer final : public OwnedOptimizer {
   void set_steps(std::int64_t steps) override;
 
   Range host_range(std::size_t owned = 0) const;  // the streamed part of a range
-  // Null if all of the range is streamed.
+  // Returns null if all of the range is streamed.
   const Optimizer* on_device(std::size_t owned = 0) const { return on_device_[owned].get(); }
   OffloadTraffic moved() const override { return moved_; }  // by updates
   std::string note() const override { return store_->note(); }

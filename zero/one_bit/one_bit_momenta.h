@@ -45,7 +45,7 @@ inline constexpr std::int64_t never_corrected = std::numeric_limits<std::int64_t
 
 // Returns the number of updates before momenta are summed; empty for other rules.
 std::optional<std::int64_t> freeze_step(const Rule& rule);
-// Elements of double: this rank's norm and those of all ranks of dp.
+// Returns the number of doubles for this rank's norm and those of all ranks of dp.
 std::int64_t one_bit_norms(int dp);
 // Returns the bytes of errors, codes and sums in host memory.
 std::size_t one_bit_bytes_held(const Layout& layout, int dp);

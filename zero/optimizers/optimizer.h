@@ -162,7 +162,8 @@ class Optimizer {
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }   // for loaded states
   const Tensor& master() const { return states_.master; }  // the values if no master is kept
-  // Empty if the rule has no such moment. The first moment of Momentum is the velocity.
+  // Returns an empty tensor if the rule has no such moment. The first moment of Momentum is the
+  // velocity.
   const Tensor& first_moment() const { return states_.first_moment; }
   const Tensor& second_moment() const { return states_.second_moment; }
 

@@ -130,7 +130,7 @@ class Step {
   // Returns the device whose memory offloaded states and values use; null without offload.
   const machine::Device* host() const { return host_; }
   const GradientPlan& plan() const { return context_.plan; }
-  // Null without gradient compression, or at dp 1.
+  // Returns null without gradient compression, or at dp 1.
   const CompressedReduction* compressed() const { return compressed_.get(); }
   // Returns the device of residuals and codes of gradients or of momenta; null without them.
   const machine::Device* compression_host() const;

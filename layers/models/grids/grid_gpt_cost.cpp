@@ -97,7 +97,7 @@ class Ledger {
     of(peak_, category) = std::max(peak(category), now(category));
   }
   void drop(Category category, std::size_t bytes) { of(now_, category) -= bytes; }
-  // A call that needs these buffers.
+  // Adds a call that needs these buffers.
   void call(std::size_t buffers) {
     hold(Category::buffers, buffers);
     drop(Category::buffers, buffers);
