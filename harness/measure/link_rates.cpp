@@ -64,24 +64,21 @@ struct Ring {
   machine::Tensor from, to;
 };
 
-// Returns the seconds of one round: the best of some batches, or their mean if ranks share cores.
-// run(rounds) returns the seconds of a batch. The slowest rank decides how many rounds take
-// batch_s, so all ranks run the same number.
+// Returns the seconds of one round: the best of some batches. run(rounds) returns the seconds of a
+// batch. The slowest rank decides how many rounds take batch_s, so all ranks run the same number.
 double seconds_of_round(machine::World& world, const machine::Group& group, double batch_s,
-                        int most_rounds, bool shares_cores, const auto& run) {
+                        int most_rounds, const auto& run) {
   constexpr int batches = 3;
   const double begin = machine::steady_s();
   run(1);
   const double round_s = std::ranges::max(world.all_gather(group, machine::steady_s() - begin));
   const int rounds =
       static_cast<int>(std::clamp(batch_s / std::max(round_s, 1e-9), 1.0, 1.0 * most_rounds));
-  double best = std::numeric_limits<double>::infinity(), sum = 0;
+  double best = std::numeric_limits<double>::infinity();
   for (int batch = 0; batch < batches; ++batch) {
-    const double seconds = run(rounds) / rounds;
-    best = std::min(best, seconds);
-    sum += seconds;
+    best = std::min(best, run(rounds) / rounds);
   }
-  return shares_cores ? sum / batches : best;
+  return best;
 }
 
 // Returns bytes per second by working set, from the seconds of one transfer.
@@ -102,8 +99,7 @@ double best_copy(std::int64_t set, const auto& seconds_with) {
 }
 
 ReceivingRates peer_memory_rates(machine::World& world, const machine::Group& group,
-                                 Buffers& buffers, const std::vector<std::int64_t>& sets,
-                                 bool shares_cores) {
+                                 Buffers& buffers, const std::vector<std::int64_t>& sets) {
   Ring ring(world, group, Transport::shared_memory, buffers);
   machine::Link* const link = ring.link.get();
   // The memory of the previous rank. Sent whole, once: small messages would use the channel, which
@@ -115,14 +111,13 @@ ReceivingRates peer_memory_rates(machine::World& world, const machine::Group& gr
   rates.unchanged = rates_of(sets, [&](std::int64_t set, std::size_t bytes) {
     barrier(link);
     return best_copy(set, [&](const auto& copy) {
-      return seconds_of([&] { copy(ring.to.data(), peer, bytes); }, [] {},
-                        batches_of(world, set, shares_cores));
+      return seconds_of([&] { copy(ring.to.data(), peer, bytes); }, [] {}, batches_of(world, set));
     });
   });
   barrier(link);  // no rank writes memory that another rank reads
   rates.fresh = rates_of(sets, [&](std::int64_t set, std::size_t bytes) {
     return best_copy(set, [&](const auto& copy) {
-      return seconds_of_round(world, group, 2e-3, 50, shares_cores, [&](int rounds) {
+      return seconds_of_round(world, group, 2e-3, 50, [&](int rounds) {
         double seconds = 0;
         for (int i = 0; i < rounds; ++i) {
           std::memset(ring.from.data(), 1, bytes);
@@ -163,7 +158,7 @@ ReceivingRates message_rates(machine::World& world, const machine::Group& group,
       return machine::steady_s() - begin;
     };
     exchange(1);
-    return seconds_of_round(world, group, stream ? 20e-3 : 4e-3, 300, false, exchange);
+    return seconds_of_round(world, group, stream ? 20e-3 : 4e-3, 300, exchange);
   });
   return {rates, rates};
 }
@@ -171,8 +166,7 @@ ReceivingRates message_rates(machine::World& world, const machine::Group& group,
 }  // namespace
 
 ReceivingRates receiving_rates(machine::World& world, const machine::Group& group,
-                               Transport transport, const std::vector<std::int64_t>& sets,
-                               bool shares_cores) {
+                               Transport transport, const std::vector<std::int64_t>& sets) {
   std::unique_ptr<Buffers> buffers;
   if (machine::why_not(world, group, transport).empty())
     buffers = buffers_of(world, transport, std::max(sets.back(), least_set));
@@ -180,7 +174,7 @@ ReceivingRates receiving_rates(machine::World& world, const machine::Group& grou
   const bool can = buffers != nullptr;
   if (std::ranges::count(world.all_gather(group, can), false) > 0) return {};
   return transport == Transport::shared_memory
-             ? peer_memory_rates(world, group, *buffers, sets, shares_cores)
+             ? peer_memory_rates(world, group, *buffers, sets)
              : message_rates(world, group, transport, *buffers, sets);
 }
 

@@ -22,7 +22,6 @@ struct ReceivingRates {
 // memory of the world's device, in stream order. Empty if the transport cannot connect the group,
 // or a rank has no memory for it. Collective over the group.
 ReceivingRates receiving_rates(machine::World& world, const machine::Group& group,
-                               machine::Transport transport, const std::vector<std::int64_t>& sets,
-                               bool shares_cores);
+                               machine::Transport transport, const std::vector<std::int64_t>& sets);
 
 }  // namespace harness

@@ -43,7 +43,6 @@ double matrix_rate(std::span<const MatrixTime> timed);
 // cannot compute: it does not fit into memory, or the library has none for the dtype. progress: as
 // in Batches.
 std::vector<MatrixTime> time_matrices(machine::Device& device, machine::Dtype dtype,
-                                      const MatrixPlan& plan, bool shares_cores,
-                                      std::atomic<std::uint64_t>* progress);
+                                      const MatrixPlan& plan, std::atomic<std::uint64_t>* progress);
 
 }  // namespace harness

@@ -16,9 +16,8 @@ inline void show_progress(machine::World& world) {
   world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
 }
 
-inline Batches batches_of(machine::World& world, std::int64_t set_bytes, bool shares_cores) {
-  return {1e-3, set_bytes > cached_set ? 10e-3 : 8e-3, shares_cores,
-          &world.board().mine().progress};
+inline Batches batches_of(machine::World& world, std::int64_t set_bytes) {
+  return {1e-3, set_bytes > cached_set ? 10e-3 : 8e-3, &world.board().mine().progress};
 }
 
 }  // namespace harness

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
-#include <set>
 #include <vector>
 
 #include "harness/measure/link_rates.h"
@@ -35,12 +34,9 @@ constexpr std::size_t apart_bytes = 2048 + 128;
 // Longer copies show progress after each part: on busy cores a copy may take a second.
 constexpr std::size_t part_bytes = std::size_t{64} << 20;
 
-// Coarser if ranks share cores: then a rate is a mean over time slices, in which other ranks have
-// filled the cache.
-std::vector<std::int64_t> sets(std::int64_t largest, bool shares_cores) {
+std::vector<std::int64_t> sets(std::int64_t largest) {
   std::vector<std::int64_t> sets;
-  for (std::int64_t bytes = 4 << 10; bytes <= largest; bytes *= shares_cores ? 4 : 2)
-    sets.push_back(bytes);
+  for (std::int64_t bytes = 4 << 10; bytes <= largest; bytes *= 2) sets.push_back(bytes);
   return sets;
 }
 
@@ -59,21 +55,12 @@ std::int64_t largest_sent(const machine::Device& device, machine::Transport tran
   return std::int64_t{has_gpu_speed(device) ? 512 : 4} << 20;
 }
 
-// Returns whether two ranks of the group have a core in common.
-bool cores_are_shared(machine::World& world, const machine::Group& group) {
-  const std::vector<std::vector<int>> cores = world.all_gather(group, world.cores());
-  std::set<std::pair<std::string, int>> seen;
-  for (std::size_t i = 0; i < cores.size(); ++i)
-    for (const int core : cores[i])
-      if (!seen.emplace(world.host(group.members[i]), core).second) return true;
-  return false;
-}
-
-// Returns whether two ranks of the group use the same GPU: then no time shows a speed. Agreed by
-// all ranks.
-bool gpu_is_shared(machine::World& world, const machine::Group& group) {
+// Returns whether ranks of the group take turns on a GPU or on cores. Then no time shows a speed: a
+// short run may have the core to itself, a long one has a part of it. Agreed by all ranks.
+bool ranks_take_turns(machine::World& world, const machine::Group& group) {
   const bool mine =
-      group.index >= 0 && world.computes_on_gpu() && world.sharers_of_device(group) > 1;
+      group.index >= 0 &&
+      (world.computes_on_gpu() ? world.sharers_of_device(group) > 1 : world.oversubscribed());
   return std::ranges::max(world.all_gather(world.group(), mine ? 1 : 0)) == 1;
 }
 
@@ -139,13 +126,12 @@ double copy_seconds_of_gpu(machine::Device& device, const CopyBuffers& buffers, 
 
 // Returns the shortest time: by one thread or all, through the cache or bypassing it. Bypasses the
 // cache only for sets that exceed the nearest cache.
-double copy_seconds(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes,
-                    bool shares_cores) {
+double copy_seconds(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes) {
   machine::Device& device = world.device();
   const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
   std::byte* const source = buffers.source();
   std::byte* const target = buffers.target();
-  const Batches batches = batches_of(world, set_bytes, shares_cores);
+  const Batches batches = batches_of(world, set_bytes);
   const auto finish = [&] { device.stream().synchronize(); };
   if (!device.readable_by_host()) return copy_seconds_of_gpu(device, buffers, half, batches);
   const auto alone = [&] {
@@ -179,15 +165,14 @@ double copy_seconds(machine::World& world, const CopyBuffers& buffers, std::int6
 }
 
 // Returns the bytes read plus written per second. 0: the buffers do not hold the set.
-double copy_rate(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes,
-                 bool shares_cores) {
+double copy_rate(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes) {
   if (set_bytes > buffers.set_bytes) return 0;
-  return static_cast<double>(set_bytes) / copy_seconds(world, buffers, set_bytes, shares_cores);
+  return static_cast<double>(set_bytes) / copy_seconds(world, buffers, set_bytes);
 }
 
-double product_rate(machine::World& world, Dtype dtype, bool shares_cores) {
+double product_rate(machine::World& world, Dtype dtype) {
   machine::Device& device = world.device();
-  return matrix_rate(time_matrices(device, dtype, matrix_plan(has_gpu_speed(device)), shares_cores,
+  return matrix_rate(time_matrices(device, dtype, matrix_plan(has_gpu_speed(device)),
                                    &world.board().mine().progress));
 }
 
@@ -196,7 +181,7 @@ double product_rate(machine::World& world, Dtype dtype, bool shares_cores) {
 ReceivingRates rates_between(machine::World& world, const machine::Group& group,
                              machine::Transport transport, const std::vector<std::int64_t>& sets) {
   try {
-    return receiving_rates(world, group, transport, sets, cores_are_shared(world, group));
+    return receiving_rates(world, group, transport, sets);
   } catch (const machine::MachineError& error) {
     if (is_of_a_wait(error)) throw;
     return {};
@@ -312,14 +297,13 @@ void Rates::measure(machine::World& world, int ranks) {
   world.set_active_ranks(ranks);
   if (copy_.contains(ranks) || without_rates_.contains(ranks)) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
-  if (gpu_is_shared(world, group)) {
+  if (ranks_take_turns(world, group)) {
     without_rates_.insert(ranks);
     return;
   }
-  const bool shared = group.index >= 0 && cores_are_shared(world, group);
   // From rank 0, because hosts may have different caches.
   const std::vector<std::int64_t> sizes =
-      world.broadcast(world.group(), 0, sets(largest_copied(world.device(), ranks), shared));
+      world.broadcast(world.group(), 0, sets(largest_copied(world.device(), ranks)));
   const bool gpu = has_gpu_speed(world.device());
   const std::vector<Dtype> dtypes = matrix_dtypes(gpu);
   std::vector<double> rates(sizes.size() + dtypes.size());
@@ -327,15 +311,14 @@ void Rates::measure(machine::World& world, int ranks) {
     const CopyBuffers buffers = copy_buffers(world, sizes);
     // All ranks begin each measurement together, so that they share the memory bandwidth
     // throughout. The best of two turns, because other work seldom disturbs both. One turn is
-    // enough for the mean of ranks that share cores, for large copies, and for seconds of work of a
-    // GPU.
-    for (std::size_t turn = 0; turn < (shared ? 1 : 2) * rates.size(); ++turn) {
+    // enough for large copies, and for seconds of work of a GPU.
+    for (std::size_t turn = 0; turn < 2 * rates.size(); ++turn) {
       const std::size_t i = turn % rates.size();
       const bool is_copy = i < sizes.size();
       if (turn >= rates.size() && (is_copy ? sizes[i] > repeated_set : gpu)) continue;
       world.barrier(group);
-      raise(rates[i], is_copy ? copy_rate(world, buffers, sizes[i], shared)
-                              : product_rate(world, dtypes[i - sizes.size()], shared));
+      raise(rates[i], is_copy ? copy_rate(world, buffers, sizes[i])
+                              : product_rate(world, dtypes[i - sizes.size()]));
     }
   }
   rates = agreed_means(world, group, rates);
@@ -353,9 +336,8 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
   if (ranks < 2 || without_rates_.contains(ranks) || link_.contains({ranks, transport, false}))
     return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
-  const bool shared = group.index >= 0 && cores_are_shared(world, group);
   const std::vector<std::int64_t> sizes =
-      world.broadcast(world.group(), 0, sets(largest_sent(world.device(), transport), shared));
+      world.broadcast(world.group(), 0, sets(largest_sent(world.device(), transport)));
   // The ranks agree on a missing link like on a rate.
   ReceivingRates mine;
   if (group.index >= 0) mine = rates_between(world, group, transport, sizes);
@@ -384,7 +366,6 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
   if (again_[counted] >= most_again) return false;
   ++again_[counted];
   const machine::Group group = machine::first_ranks("world", key.ranks, world.rank());
-  const bool shared = cores_are_shared(world, group);
   const auto measure_sets = [&](Curve& curve, const auto& measured_at) {
     const std::vector<std::int64_t> sets = sets_around(curve, key.working_set_bytes);
     if (sets.empty()) return;
@@ -396,8 +377,7 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
   };
   if (key.kind == RateKey::Kind::matrix) {
     world.barrier(group);
-    raise(gemm_[{key.ranks, key.dtype}],
-          means(world, group, {product_rate(world, key.dtype, shared)})[0]);
+    raise(gemm_[{key.ranks, key.dtype}], means(world, group, {product_rate(world, key.dtype)})[0]);
     return true;
   }
   if (key.kind == RateKey::Kind::link)
@@ -411,7 +391,7 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
       const CopyBuffers buffers = copy_buffers(world, sets);
       for (const std::int64_t set : sets) {
         world.barrier(group);
-        rates.push_back(copy_rate(world, buffers, set, shared));
+        rates.push_back(copy_rate(world, buffers, set));
       }
       return rates;
     });

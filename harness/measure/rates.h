@@ -74,14 +74,14 @@ class Rates {
   // Measures a known rate again, and keeps the better number. Collective over the key's ranks, the
   // first of the world; other ranks do not use the rate. Returns false without measuring if the
   // rate was measured again most_again times.
-  static constexpr int most_again = 3;
+  static constexpr int most_again = 9;
   bool measure_again(machine::World& world, const RateKey& key);
 
  private:
   using Curve = std::map<double, double>;  // working set -> bytes/s
 
   std::map<int, Curve> copy_;    // by ranks
-  std::set<int> without_rates_;  // numbers of ranks of which some share a GPU
+  std::set<int> without_rates_;  // numbers of ranks that take turns on a GPU or on cores
   std::map<LinkKey, Curve> link_;
   std::map<std::pair<int, machine::Dtype>, double> gemm_;  // (ranks, dtype) -> FLOP/s
   std::map<machine::Dtype, double> peak_;                  // FLOP/s
