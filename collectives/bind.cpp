@@ -91,6 +91,7 @@ class Binding {
     const std::int64_t count = layout_.elements(writes ? step.target : step.source).size();
     Action action{
         step.verb, step.peer, {}, {}, count, static_cast<std::size_t>(count) * element_bytes_, {}};
+    action.pushes = step.pushes;
     if (reads_source(step.verb)) action.source = place(step.source);
     if (writes) {
       action.target = place(step.target);

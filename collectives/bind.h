@@ -28,6 +28,7 @@ struct Action {
   std::size_t bytes;
   std::vector<std::size_t> after;  // sends that peers must have read before target is written
   int ahead = 0;                   // of a post: number of the message from now; 1: the next
+  bool pushes = false;             // of a send: Step::pushes
   std::size_t forwards = 0;        // of a sum: number of sends of exactly this target that follow
   machine::Store store = machine::Store::cached;  // of a receive or copy
 };

@@ -90,6 +90,9 @@ class Execution {
       std::memcpy(to, from, bytes);
   }
 
+  // Starts a send, or writes the message to the place that the peer has posted. Returns its number.
+  std::uint64_t send(machine::Link& link, const Action& action, const std::byte* source);
+
   // Writes a sum to its target and, if all peers of the sends that follow have posted a place for
   // it, to these peers. Returns the number of sends that this replaces.
   std::size_t reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,

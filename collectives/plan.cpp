@@ -91,7 +91,7 @@ std::string text(Slice slice) {
 std::string text(const Step& step) {
   switch (step.verb) {
     case Verb::send:
-      return fmt::format("send {} {}", step.peer, text(step.source));
+      return fmt::format("{} {} {}", step.pushes ? "push" : "send", step.peer, text(step.source));
     case Verb::receive:
       return fmt::format("receive {} {}", step.peer, text(step.target));
     case Verb::post:

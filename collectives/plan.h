@@ -52,10 +52,12 @@ struct Step {
   int peer = -1;  // of the group; -1 for copy and reduce
   Slice source{};
   Slice target{};
+  bool pushes = false;  // of a send: writes to the place that the peer has posted, if it has
   bool operator==(const Step&) const = default;
 };
 
 constexpr Step send(int peer, Slice source) { return {Verb::send, peer, source, {}}; }
+constexpr Step push(int peer, Slice source) { return {Verb::send, peer, source, {}, true}; }
 constexpr Step receive(int peer, Slice target) { return {Verb::receive, peer, {}, target}; }
 constexpr Step post(int peer, Slice target) { return {Verb::post, peer, {}, target}; }
 constexpr Step receive_reduce(int peer, Slice source, Slice target) {
@@ -77,6 +79,7 @@ struct Call {
   int root = 0;    // of broadcast, reduce, gather, scatter
   int inner = 1;   // ranks [k * inner, (k + 1) * inner) are near each other; divides ranks
   const TrafficMatrix* traffic = nullptr;  // of all_to_all_v; plans do not read it
+  bool in_place = false;                   // this rank's input and output are the same memory
 };
 
 struct Plan {

@@ -50,6 +50,7 @@ class Machine {
     for (int rank = 0; rank < ranks_; ++rank) {
       Call own = call;
       own.rank = rank;
+      own.in_place = in_place;
       const Plan plan = algorithm.plan(own);
       const bool is_barrier = algorithm.operation == machine::Operation::barrier;
       states_.push_back({plan, Layout(algorithm.operation, plan, own, is_barrier ? 0 : count),

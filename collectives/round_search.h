@@ -122,7 +122,8 @@ class RoundSearch {
   };
 
   bool take(std::size_t step, Agreement& agreement) {
-    const auto& [verb, index, source, target] = plan_.steps[step];
+    const Verb verb = plan_.steps[step].verb;
+    const int index = plan_.steps[step].peer;
     if (verb == Verb::post) return true;
     int over = 0;  // the round after which all its dependencies are complete
     for (const std::size_t earlier : order_.before(step)) {

@@ -32,14 +32,15 @@ class CompareMpi(unittest.TestCase):
                               capture_output=True, text=True)
 
     def test_one_round_against_mpich(self):
-        done = self.run_script("--ranks", "2", "--operations", "all_to_all", "--bytes", "8", "4096", "--rounds", "1",
+        done = self.run_script("--ranks", "2", "--operations", "all_to_all", "broadcast", "--bytes", "8", "4096", "--rounds", "1",
                                "--seconds", "0.01", "--peers", "mpich", "intel_mpi")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("intel_mpi left out: no ", done.stderr)
         self.assertIn("run with --install", done.stderr)
         with open(self.place / "out/compare_mpi.csv") as file:
             rows = list(csv.DictReader(file))
-        self.assertEqual([(row["operation"], row["bytes"]) for row in rows], [("all_to_all", "8"), ("all_to_all", "4096")])
+        self.assertEqual([(row["operation"], row["bytes"]) for row in rows],
+                         [(operation, size) for operation in ("broadcast", "all_to_all") for size in ("8", "4096")])
         for row in rows:
             self.assertEqual(row["best_peer"], "mpich")
             self.assertAlmostEqual(float(row["ratio"]), float(row["mpich_us"]) / float(row["ours_us"]))

@@ -110,14 +110,22 @@ inline Plan all_gather(const Call& call) {
   return plan;
 }
 
-// All ranks read the root's buffer.
+// All ranks read the root's buffer, and post places for the last 1/ranks of it. A root in place has
+// no copy of its own to make. It writes to these places while the other ranks read the rest. So all
+// cores copy the same share, because one core cannot fill the memory.
 inline Plan broadcast(const Call& call) {
   Plan plan{call.pieces};
+  const int read = plan.pieces - plan.pieces / call.ranks;
+  if (call.rank != call.root)
+    for (int piece = read; piece < plan.pieces; ++piece) plan.add(post(call.root, output(piece)));
   for (int piece = 0; piece < plan.pieces; ++piece) {
-    if (call.rank == call.root)
+    if (call.rank != call.root)
+      plan.add(receive(call.root, output(piece)));
+    else if (piece < read || !call.in_place)
       send_to_all(plan, call, input(piece));
     else
-      plan.add(receive(call.root, output(piece)));
+      for (int i = 1; i < call.ranks; ++i)
+        plan.add(push(peer_of(call.rank, call.ranks, i), input(piece)));
   }
   if (call.rank == call.root) plan.add(copy(input(0, plan.pieces), output(0, plan.pieces)));
   return plan;

@@ -123,6 +123,7 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
   if (has_inner(operation)) sweep.axis("inner", &Case::inner, std::string(automatic));
   const bool has_traffic = operation == Operation::all_to_all_v;
   if (has_traffic) sweep.axis("traffic", &Case::traffic, "skewed");
+  if (operation == Operation::broadcast) sweep.axis("in_place", &Case::in_place, false);
   sweep.axis("graph", &Case::graph, false);
   sweep.axis("bytes", &Case::bytes, harness::Bytes{32768});
   sweep.only([operation, has_traffic](const Case& c) {
@@ -214,6 +215,19 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
            vary(&Case::transport, transports), vary(&Case::ranks, {2})});
   } else {
     slice({quick}, "transports", {vary(&Case::transport, shown), vary(&Case::ranks, {2})});
+  }
+  if (operation == Operation::broadcast) {
+    const auto in_place = vary(&Case::in_place, {true}),
+               direct = vary(&Case::algorithm, {"direct"});
+    slice({quick}, "in place",
+          {direct, vary(&Case::transport, swept), in_place, vary(&Case::ranks, {2}),
+           vary(&Case::bytes, {{4 << 20}})});
+    slice({acceptance, paper}, "in place",
+          {vary(&Case::algorithm, with_library(distinct(operation, 8))),
+           vary(&Case::transport, transports), vary(&Case::dtype, floats), in_place,
+           vary(&Case::ranks, {2, 8}), sizes});
+    slice({smoke}, "in place",
+          {direct, in_place, vary(&Case::ranks, {2, 3}), vary(&Case::bytes, {{8}, {1 << 20}})});
   }
   // Algorithms with few steps at any number of ranks, and the library.
   const auto of_launch = vary(&Case::algorithm, with_library(headlines));

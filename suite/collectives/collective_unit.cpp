@@ -19,6 +19,15 @@ using collectives::deals_in_shares;
 using collectives::Extent;
 using collectives::reduces;
 
+namespace {
+
+// Whether input and output are the same memory.
+bool is_one(const CollectiveUnit::Buffers& buffers) {
+  return buffers.in && buffers.out && buffers.in.data() == buffers.out.data();
+}
+
+}  // namespace
+
 Writer last_writer(const collectives::Algorithm& algorithm, const collectives::Call& call,
                    std::int64_t count, std::int64_t index) {
   const collectives::Plan plan = algorithm.plan(call);
@@ -63,7 +72,7 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c, Con
     // A fresh communicator does not hold the scratch buffers of the other algorithms.
     communicator_ = connect();
   }
-  buffers_ = out_of_place();
+  buffers_ = c.in_place ? in_place() : out_of_place();
   fill(buffers_);
   if (context.device.readable_by_host() && buffers_.out) {
     const Tensor right = right_output();
@@ -148,6 +157,10 @@ Tensor CollectiveUnit::right_output() const {
   return right;
 }
 
+std::size_t CollectiveUnit::bytes_of_buffers() const {
+  return buffers_.in.bytes() + (is_one(buffers_) ? 0 : buffers_.out.bytes());
+}
+
 WrongElements CollectiveUnit::wrong_in(const Tensor& output) const {
   return wrong_elements(output, question(), context_.group.index, errors_, bound_of_library());
 }
@@ -185,6 +198,7 @@ void CollectiveUnit::mark(bool marked) {
 
 void CollectiveUnit::spoil() {
   const Tensor& out = buffers_.out;
+  if (is_one(buffers_)) return;  // it would change the input
   auto wrong = spoilt_.begin();
   for (std::int64_t i = 0; out && i < out.size(); i += mark_stride(out))
     static_cast<std::byte*>(out.slice(i, {1}).data())[0] = *wrong++;
@@ -202,7 +216,7 @@ void CollectiveUnit::rehearse(harness::Runner runner) {
     mark(false);
     // Without this, a runner that never writes would leave the other runner's right output.
     spoil();
-  } else if (buffers_.out) {  // on a GPU single elements are slow
+  } else if (buffers_.out && !is_one(buffers_)) {  // on a GPU single elements are slow
     context_.device.stream().kernels().fill(buffers_.out, 113);
   }
 }
@@ -274,7 +288,7 @@ void CollectiveUnit::judge_volume(Judge& judge) {
 void CollectiveUnit::judge_memory(Judge& judge) {
   if (&communicator_->device() != &context_.device)
     return judge.not_applicable(Oracle::memory, "CUDA tensors are staged through host memory");
-  std::size_t expected = buffers_.in.bytes() + buffers_.out.bytes();
+  std::size_t expected = bytes_of_buffers();
   if (!uses_library()) {
     const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
     const collectives::Call call = call_of_rank();
@@ -292,7 +306,7 @@ void CollectiveUnit::judge_memory(Judge& judge) {
 void CollectiveUnit::judge(Judge& judge) {
   judge_memory(judge);
   judge_volume(judge);
-  judge_numerics(judge, "out of place", buffers_);
+  judge_numerics(judge, "out of place", case_.in_place ? out_of_place() : buffers_);
   // Skips MPI: MPI_Reduce in place of MPICH 4.0.2 reads address -1 at a root other than 0.
   if (collectives::may_be_in_place(operation_) &&
       (!uses_library() || case_.transport == Transport::nccl))
@@ -394,7 +408,8 @@ Cost CollectiveUnit::cost() const {
   if (operation_ == all_to_all_v)
     cost.memory_bytes =
         2 * static_cast<double>(traffic_->total()) * static_cast<double>(size_of(case_.dtype)) / n;
-  cost.working_set_bytes = static_cast<double>(buffers_.in.bytes() + buffers_.out.bytes());
+  if (case_.in_place) cost.memory_bytes *= (n - 1) / n;  // the root has no copy of its own to make
+  cost.working_set_bytes = static_cast<double>(bytes_of_buffers());
   return cost;
 }
 

@@ -2,7 +2,7 @@
 // The common part of all collectives as units. Integer patterns make the answer exact in any order,
 // out of place and in place. The volume is the algorithm's formula. Replicas and repeats agree in
 // every bit. The yardstick is the library's collective on the same buffers. Timed runs are out of
-// place.
+// place; those of broadcast can be in place, as MPI_Bcast and torch.distributed.broadcast are.
 //
 // `bytes` is the size that nccl-tests prints: the whole. If an operation deals in shares, the whole
 // is all shares together (the output of all_gather, the input of reduce_scatter). If ranks do not
@@ -37,6 +37,7 @@ struct CollectiveCase {
   int root = 0;  // an axis if the operation has a root
   std::string inner{collectives::automatic};
   std::string traffic{};             // of all_to_all_v
+  bool in_place = false;             // an axis of broadcast
   bool graph = false;                // an axis on GPUs: runs are launches of a captured call
   machine::Registered registered{};  // the memory of the buffers
 };
@@ -73,7 +74,7 @@ class CollectiveUnit {
   CollectiveUnit(Operation operation, const CollectiveCase& c, Context& context,
                  std::shared_ptr<const collectives::TrafficMatrix> traffic = {});
 
-  void prepare() {}  // out of place: the input is not modified
+  void prepare() {}  // the input is not modified
   void run() { graph_ ? graph_->launch() : run(buffers_); }
   bool only_queues() const { return communicator_->link().stream() != nullptr; }
   bool has_yardstick() const { return library_ != nullptr; }
@@ -95,7 +96,7 @@ class CollectiveUnit {
   struct Buffers {
     Tensor in, out;
   };
-  const Buffers& buffers() const { return buffers_; }  // of run(), out of place
+  const Buffers& buffers() const { return buffers_; }  // of run()
   Buffers in_place();
   // Fills the input with the pattern, and the output with a value that is never right.
   void fill(const Buffers& buffers) const;
@@ -111,6 +112,7 @@ class CollectiveUnit {
   double bound_of_library() const;
   std::unique_ptr<collectives::Communicator> connect() const;
   Buffers out_of_place();
+  std::size_t bytes_of_buffers() const;  // of run()
   Tensor registered_buffer(bool held, std::int64_t elements);
   void call(collectives::Communicator& communicator, std::string_view algorithm,
             const Buffers& buffers);
