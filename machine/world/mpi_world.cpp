@@ -279,6 +279,11 @@ MpiWorld::~MpiWorld() {
     const Patience patience(timeout_s(), fmt::format("rank {}: not all ranks have ended", rank()));
     MPI_Finalize();
   }
+  try {  // what follows, such as drawing figures, may use all cores
+    if (!launcher_bound_) bind_process(start_cores_);
+  } catch (const MachineError&) {
+    // Fewer cores make it slower, not wrong.
+  }
 }
 
 // Ranks that the launcher bound can share cores. Next to their GPUs, ranks do not share cores, and

@@ -88,6 +88,17 @@ class GoodRun(TemporaryFolder):
         for name in ["environment.json", "junit.xml", "report.html"]:
             self.assertGreater(os.path.getsize(os.path.join(out, name)), 0)
 
+    def test_all_cores_draw_the_figures(self):
+        script = self.path("draw.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write("import os, sys\nopen(sys.argv[1] + '/cores', 'w').write(str(sorted(os.sched_getaffinity(0))))\n")
+        # Each rank is bound to its cores while it measures.
+        done = shardmark("run", "barrier", "--ranks", "2", "--algorithm", "dissemination", "--transport", "shared_memory",
+                         "--max-seconds", "0.01", "--no-limits", "--out", self.path("run"), env={"SHARDMARK_FIGURES": script})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        with open(self.path("run/cores"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), str(sorted(os.sched_getaffinity(0))))
+
     def test_a_terminal_shows_progress(self):
         ours, terminal = pty.openpty()
         termios.tcsetwinsize(terminal, (40, 90))
