@@ -67,9 +67,16 @@ void multiply_tile(const double* left, const double* right, std::int64_t deep, d
   }
 }
 
+// Returns the rows of a block: every thread gets equally many, so that none waits for another.
+std::int64_t even_block(std::int64_t rows, int threads) {
+  const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const std::int64_t turns = up(rows, threads * block_rows);
+  return up(up(rows, threads * turns), rows_of_tile) * rows_of_tile;
+}
+
 void multiply_one(const Doubles& a, const Doubles& b, double* c, const Matrix& shape,
                   std::int64_t inner, double alpha, double beta, int threads) {
-  const auto deepest = std::min(depth, inner);
+  const std::int64_t deepest = std::min(depth, inner), block = even_block(shape.rows, threads);
   std::vector<double> right(deepest * std::min(block_cols, shape.cols + cols_of_tile));
   const Doubles columns{b.data, b.col_stride, b.row_stride};  // the columns of b as rows
   for (std::int64_t k = 0; k < inner; k += depth) {
@@ -83,10 +90,10 @@ void multiply_one(const Doubles& a, const Doubles& b, double* c, const Matrix& s
         for (std::int64_t col = 0; col < wide; col += cols_of_tile)
           pack({columns.at(j + col, k), columns.row_stride, columns.col_stride},
                std::min(cols_of_tile, wide - col), deep, cols_of_tile, right.data() + col * deep);
-        std::vector<double> left(deepest * std::min(block_rows, shape.rows + rows_of_tile));
+        std::vector<double> left(deepest * block);
 #pragma omp for schedule(dynamic)
-        for (std::int64_t i = 0; i < shape.rows; i += block_rows) {
-          const std::int64_t high = std::min(block_rows, shape.rows - i);
+        for (std::int64_t i = 0; i < shape.rows; i += block) {
+          const std::int64_t high = std::min(block, shape.rows - i);
           pack({a.at(i, k), a.row_stride, a.col_stride}, high, deep, rows_of_tile, left.data());
           for (std::int64_t col = 0; col < wide; col += cols_of_tile)
             for (std::int64_t row = 0; row < high; row += rows_of_tile)
