@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 namespace harness {
 namespace {
@@ -188,7 +189,12 @@ Rate key_rate(const Record& record) {
 }
 
 std::string rate_text(const Rate& rate) {
-  return rate.value > 0 ? fmt::format("{} {}", three_digits(rate.value), rate.name) : "";
+  if (!(rate.value > 0)) return "";
+  using Prefix = std::pair<double, const char*>;
+  for (const auto& [factor, prefix] : {Prefix{1e9, "G"}, Prefix{1e6, "M"}, Prefix{1e3, "k"}})
+    if (rate.value >= std::max(factor, 1e4))
+      return fmt::format("{}{} {}", three_digits(rate.value / factor), prefix, rate.name);
+  return fmt::format("{} {}", three_digits(rate.value), rate.name);
 }
 
 std::string rate_text(const Record& record) { return rate_text(key_rate(record)); }

@@ -38,6 +38,15 @@ TEST(UnitSummary, WithoutRatesTakesTheCaseNearestItsLimit) {
   EXPECT_EQ(summarize({}, {records[2]}).units.at(0).best_case, nullptr);
 }
 
+TEST(Summary, RatesHaveThreeDigits) {
+  EXPECT_EQ(rate_text(Rate{0.0123, "GB/s"}), "0.0123 GB/s");
+  EXPECT_EQ(rate_text(Rate{9876, "GFLOP/s"}), "9876 GFLOP/s");
+  EXPECT_EQ(rate_text(Rate{12345, "tokens/s"}), "12.3k tokens/s");
+  EXPECT_EQ(rate_text(Rate{999'960, "tokens/s"}), "1000k tokens/s");
+  EXPECT_EQ(rate_text(Rate{1'060'899'396, "tokens/s"}), "1.06G tokens/s");
+  EXPECT_EQ(rate_text(Rate{0, "tokens/s"}), "");
+}
+
 TEST(Summary, CountsPassedCasesWithoutNumerics) {
   Record judged = of(Ruling::pass, {}), alone = judged, failed = of(Ruling::fail, {});
   judged.oracles = {{Oracle::numerics, Ruling::pass, 0, 0, "right"}};

@@ -165,7 +165,8 @@ UnitAxes axes_of_cases(const std::vector<const Record*>& records) {
   return axes_of(of_cases);
 }
 
-std::string unit_row(const RunFile& run, const UnitSummary& unit) {
+// expects: some unit has an expectation, so the table has that column.
+std::string unit_row(const RunFile& run, const UnitSummary& unit, bool expects) {
   const Record* best = unit.best_case;
   return fmt::format(
       "<tr><td><a href=\"#unit-{0}\">{0}</a></td>{1}{2}{3}{4}{5}{6}{7}<td>{8}</td></tr>\n",
@@ -174,7 +175,7 @@ std::string unit_row(const RunFile& run, const UnitSummary& unit) {
       sorted_cell(escaped(unit.best), best ? key_rate(*best).value : 0),
       sorted_cell(escaped(unit.wire), best ? counter(*best, "wire_GBps") : 0),
       sorted_cell(percent(unit.limit_fraction), unit.limit_fraction),
-      sorted_cell(percent(unit.expected_fraction), unit.expected_fraction),
+      expects ? sorted_cell(percent(unit.expected_fraction), unit.expected_fraction) : "",
       sorted_cell(best ? speedup_text(*best, "\xc3\x97") : "",
                   best ? counter(*best, "speedup_over_library") : 0),
       sparkline(records_of(run, unit.unit), best));
@@ -201,20 +202,23 @@ std::string unit_section(const UnitSummary& summary, const std::vector<const Rec
 std::string unit_table(const RunFile& run) {
   std::string rows;
   const Summary summary = summarize(run.context, run.records);
-  for (const UnitSummary& unit : summary.units) rows += unit_row(run, unit);
+  const bool expects = std::ranges::any_of(
+      summary.units, [](const UnitSummary& unit) { return unit.expected_fraction > 0; });
+  for (const UnitSummary& unit : summary.units) rows += unit_row(run, unit, expects);
   if (rows.empty()) return "<p class=\"note\">No case ran.</p>\n";
   return table("Table of units", "sortable units",
                heads({"Unit", "Verdict"}) +
-                   number_heads(
-                       {"Cases", "Best rate", "Wire", "Of limit", "Of expectation", "Of library"}) +
-                   heads({"Over size"}),
+                   number_heads({"Cases", "Best rate", "Wire", "Of limit"}) +
+                   (expects ? number_heads({"Of expectation"}) : "") +
+                   number_heads({"Of library"}) + heads({"Over size"}),
                rows) +
          "<p class=\"note\">The numbers of a row are those of its best case: the passed case with "
          "the highest rate, which its table marks. \xe2\x80\x9cWire\xe2\x80\x9d is the rate of the "
          "rank that sent most, as counted in the transport. \xe2\x80\x9cOf limit\xe2\x80\x9d is "
          "the time that the measured memory and link bandwidth or matrix rate alone would take, "
          "over the time taken. A case above 100\xe2\x80\x89% shows that a rate was measured too "
-         "low. If its second measurement was too low, too, the limit is stale. \xe2\x80\x9cOf "
+         "low. If its second measurement was too low, too, the limit is stale. A case with more "
+         "ranks than cores has no limit. \xe2\x80\x9cOf "
          "expectation\xe2\x80\x9d is the time that "
          "the cluster of --expect promises, over the time taken. \xe2\x80\x9cOf "
          "library\xe2\x80\x9d is the library\xe2\x80\x99s time "
