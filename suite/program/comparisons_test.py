@@ -77,7 +77,7 @@ class Comparisons(TemporaryFolder):
         base, new = self.launches("base", 3), self.launches("new", 3, lambda case: case.update(real_time=2 * case["real_time"]))
         done = shardmark("compare", base, new)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("p 0.1 at least; 4 per side", " ".join(done.stdout.split()))
+        self.assertIn("p is at least 0.1; 4 per side", " ".join(done.stdout.split()))
         self.assertEqual(shardmark("compare", base, new, "--fail-on", "inconclusive").returncode, 1)
 
     def test_slower_and_changed(self):
