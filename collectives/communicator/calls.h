@@ -42,6 +42,9 @@ struct CollectiveCalls {
 // Returns the algorithm that a communicator with these algorithms uses for calls that name none.
 std::string_view usual_algorithm(const CollectiveCalls& calls, machine::Transport transport,
                                  const GroupAlgorithms& algorithms = {});
+// The name may be in the algorithms.
+std::string_view usual_algorithm(const CollectiveCalls& calls, machine::Transport transport,
+                                 GroupAlgorithms&& algorithms) = delete;
 
 // The sum over all calls that were added. Calls over one rank have no cost. The library's own
 // collectives have no traffic, scratch or staging here, because it does not count its bytes.

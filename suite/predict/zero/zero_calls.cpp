@@ -171,8 +171,8 @@ double sent_bytes(const TrainingConfig& config, const collectives::CollectiveCal
     run.transport = transport;
     return sent_bytes(run, calls);
   }
-  const std::string_view algorithm =
-      collectives::usual_algorithm(calls, transport, group_algorithms(config, calls.group));
+  const collectives::GroupAlgorithms algorithms = group_algorithms(config, calls.group);
+  const std::string_view algorithm = collectives::usual_algorithm(calls, transport, algorithms);
   collectives::CallsCost cost;
   cost.add(calls, algorithm, 0);
   double bytes = 0;
