@@ -83,7 +83,7 @@ inline Plan all_reduce(const Call& call) {
 
 // Returns the number of bays that hold the sums of each host's shares.
 constexpr int kept(const Position& at) { return at.locals > 1 && at.hosts > 1 ? at.hosts : 0; }
-// Adds a bay for the sum of the ranks before this rank.
+// Returns these, and one more for the sum of the ranks before this rank.
 inline int reduce_scatter_bays(const Call& call) {
   const Position at(call);
   return kept(at) + (at.local >= 2 || at.host >= 2 ? 1 : 0);

@@ -217,7 +217,7 @@ std::string unit_table(const RunFile& run) {
          "rank that sent most, as counted in the transport. \xe2\x80\x9cOf limit\xe2\x80\x9d is "
          "the time that the measured memory and link bandwidth or matrix rate alone would take, "
          "over the time taken. A case above 100\xe2\x80\x89% shows that a rate was measured too "
-         "low. If its second measurement was too low, too, the limit is stale. A case with more "
+         "low. If the rate is still too low after three more, the limit is stale. A case with more "
          "ranks than cores has no limit. \xe2\x80\x9cOf "
          "expectation\xe2\x80\x9d is the time that "
          "the cluster of --expect promises, over the time taken. \xe2\x80\x9cOf "

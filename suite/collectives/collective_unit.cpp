@@ -21,7 +21,7 @@ using collectives::reduces;
 
 namespace {
 
-// Whether input and output are the same memory.
+// Returns whether input and output are the same memory.
 bool is_one(const CollectiveUnit::Buffers& buffers) {
   return buffers.in && buffers.out && buffers.in.data() == buffers.out.data();
 }
