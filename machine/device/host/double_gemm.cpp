@@ -1,7 +1,6 @@
 #include "machine/device/host/double_gemm.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "machine/device/host/tile.h"
@@ -9,9 +8,8 @@
 namespace machine::host {
 namespace {
 
-// One vector of the processor: GCC 12 keeps wider ones in memory, which took six times as long.
-using Lanes = Vector<double>;
-constexpr std::int64_t rows_of_tile = tile_rows, cols_of_tile = 2 * lanes<double>;
+constexpr int vectors_of_tile = 2;
+constexpr std::int64_t rows_of_tile = tile_rows, cols_of_tile = vectors_of_tile * lanes<double>;
 // A panel of b (at most 20 KiB) stays in the L1 cache, a block of a (120 KiB) in the L2 cache.
 constexpr std::int64_t depth = 160, block_rows = 16 * rows_of_tile, block_cols = 64 * cols_of_tile;
 
@@ -44,26 +42,21 @@ void pack(const Doubles& x, std::int64_t rows, std::int64_t deep, std::int64_t t
 }
 
 // c[rows, cols] = alpha * left * right + beta * c, for at most one tile.
-void multiply_tile(const double* left, const double* right, std::int64_t deep, double alpha,
-                   double beta, double* c, std::int64_t row_stride, std::int64_t rows,
-                   std::int64_t cols) {
-  Lanes sums[rows_of_tile][2] = {};
-  for (std::int64_t k = 0; k < deep; ++k, left += rows_of_tile, right += cols_of_tile) {
-    Lanes line[2];
-    std::memcpy(line, right, sizeof line);
-#pragma GCC unroll 6
-    for (std::int64_t i = 0; i < rows_of_tile; ++i) {
-      sums[i][0] += left[i] * line[0];
-      sums[i][1] += left[i] * line[1];
-    }
-  }
+void update_tile(const double* left, const double* right, std::int64_t deep, double alpha,
+                 double beta, double* c, std::int64_t row_stride, std::int64_t rows,
+                 std::int64_t cols) {
+  double products[rows_of_tile * cols_of_tile];
+  multiply_tile<tile_rows, vectors_of_tile, false>(Left<double>{left, 1, rows_of_tile},
+                                                   Right<double>{right, cols_of_tile}, deep,
+                                                   products, cols_of_tile);
   for (std::int64_t i = 0; i < rows; ++i) {
-    double values[cols_of_tile];
-    std::memcpy(values, sums[i], sizeof values);
-    double* out = c + i * row_stride;
-    // With beta 0, the previous c is unused and may be NaN.
-    for (std::int64_t j = 0; j < cols; ++j)
-      out[j] = alpha * values[j] + (beta == 0 ? 0 : beta * out[j]);
+    const double* const values = products + i * cols_of_tile;
+    double* const out = c + i * row_stride;
+    if (beta == 0) {  // the previous c is unused and may be NaN
+      for (std::int64_t j = 0; j < cols; ++j) out[j] = alpha * values[j];
+    } else {
+      for (std::int64_t j = 0; j < cols; ++j) out[j] = alpha * values[j] + beta * out[j];
+    }
   }
 }
 
@@ -97,9 +90,9 @@ void multiply_one(const Doubles& a, const Doubles& b, double* c, const Matrix& s
           pack({a.at(i, k), a.row_stride, a.col_stride}, high, deep, rows_of_tile, left.data());
           for (std::int64_t col = 0; col < wide; col += cols_of_tile)
             for (std::int64_t row = 0; row < high; row += rows_of_tile)
-              multiply_tile(left.data() + row * deep, right.data() + col * deep, deep, alpha,
-                            before, c + (i + row) * shape.row_stride + j + col, shape.row_stride,
-                            std::min(rows_of_tile, high - row), std::min(cols_of_tile, wide - col));
+              update_tile(left.data() + row * deep, right.data() + col * deep, deep, alpha, before,
+                          c + (i + row) * shape.row_stride + j + col, shape.row_stride,
+                          std::min(rows_of_tile, high - row), std::min(cols_of_tile, wide - col));
         }
       }
     }
