@@ -196,13 +196,13 @@ def _place(path, data):
 def save(sheet, directory, formats=()):
     """formats: of FORMATS, in addition to .svg and .csv."""
     matplotlib.rcParams["svg.hashsalt"] = sheet.stem
-    # Compute the layout once, not for each format.
-    sheet.figure.draw_without_rendering()
+    # Compute the layout once, not for each format. Each format then draws once; print_figure would draw twice.
+    sheet.figure.get_layout_engine().execute(sheet.figure)
     sheet.figure.set_layout_engine("none")
     for suffix, (canvas, metadata) in (SVG | {name: FORMATS[name] for name in formats}).items():
         out = io.BytesIO()
-        canvas(sheet.figure).print_figure(out, format=suffix, metadata={"Title": sheet.title, **metadata},
-                                          dpi=matplotlib.rcParams["savefig.dpi"])
+        sheet.figure.dpi = matplotlib.rcParams["savefig.dpi"]
+        getattr(canvas(sheet.figure), f"print_{suffix}")(out, metadata={"Title": sheet.title, **metadata})
         data = out.getvalue()
         if suffix == "svg":
             data = _with_unique_ids(data.decode(), sheet.stem).encode()
