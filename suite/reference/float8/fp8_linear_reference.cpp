@@ -1,5 +1,6 @@
 #include "suite/reference/float8/fp8_linear_reference.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace suite {
@@ -15,20 +16,33 @@ struct Strided {
   }
 };
 
-// terms += a [rows, inner] b [inner, cols]
+// terms += a [rows, inner] b [inner, cols]. The inner loop is over neighbours, in a copy of b.
 void add_product(Fp8Terms& terms, std::int64_t rows, std::int64_t inner, const Strided& a,
                  const Strided& b) {
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < terms.cols; ++j) {
-      double sum = 0, size = 0;
-      for (std::int64_t k = 0; k < inner; ++k) {
-        const double term = a.at(i, k) * b.at(k, j);
-        sum += term;
-        size += std::abs(term);
+  const std::int64_t cols = terms.cols;
+  Values right(static_cast<std::size_t>(inner * cols));
+  for (std::int64_t k = 0; k < inner; ++k)
+    for (std::int64_t j = 0; j < cols; ++j)
+      right[static_cast<std::size_t>(k * cols + j)] = b.at(k, j);
+  Values sums(static_cast<std::size_t>(cols)), sizes(sums);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    std::fill(sums.begin(), sums.end(), 0.0);
+    std::fill(sizes.begin(), sizes.end(), 0.0);
+    for (std::int64_t k = 0; k < inner; ++k) {
+      const double left = a.at(i, k);
+      const double* const line = right.data() + k * cols;
+      for (std::size_t j = 0; j < sums.size(); ++j) {
+        const double term = left * line[j];
+        sums[j] += term;
+        sizes[j] += std::abs(term);
       }
-      terms.values[static_cast<std::size_t>(i * terms.cols + j)] += sum;
-      terms.sizes[static_cast<std::size_t>(i * terms.cols + j)] += size;
     }
+    const auto first = static_cast<std::size_t>(i * cols);
+    for (std::size_t j = 0; j < sums.size(); ++j) {
+      terms.values[first + j] += sums[j];
+      terms.sizes[first + j] += sizes[j];
+    }
+  }
 }
 
 Fp8Terms zeros(std::int64_t rows, std::int64_t cols) {
