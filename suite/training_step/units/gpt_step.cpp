@@ -78,29 +78,35 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   const auto tp_and_pp = grids({4}, {2}, {2}, {1}), three = grids({8}, {2}, {2}, {2});
   const auto full_recompute = vary("recompute-granularity", {"full"});
   const auto rows_cut = vary("sequence-parallel", {"on"});
-  add({quick}, "each degree", {batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
-  add({quick}, "all degrees", {batch, vary("transport", {"mpi"})}, three);
-  add({quick}, "all degrees", {batch, in_bfloat16, vary("sequence-parallel", {"off", "on"})},
+  // The references of a larger model would take most of the time of the quick cases.
+  const auto tiny = vary("model", {"tiny"});
+  add({quick}, "each degree", {tiny, batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
+  add({quick}, "all degrees", {tiny, batch, vary("transport", {"mpi"})}, three);
+  add({quick}, "all degrees", {tiny, batch, in_bfloat16, vary("sequence-parallel", {"off", "on"})},
       three);
-  add({quick}, "activations", {batch, vary("use-flash-attn", {"on"})}, tp_and_pp);
-  add({quick}, "activations", {batch, rows_cut, vary("recompute-granularity", {"selective"})},
+  add({quick}, "activations", {tiny, batch, vary("use-flash-attn", {"on"})}, tp_and_pp);
+  add({quick}, "activations", {tiny, batch, rows_cut, vary("recompute-granularity", {"selective"})},
       tp_and_pp);
   add({quick}, "activations",
-      {batch, in_bfloat16, full_recompute, vary("distribute-saved-activations", {"on"}),
+      {tiny, batch, in_bfloat16, full_recompute, vary("distribute-saved-activations", {"on"}),
        vary("cpu-checkpointing", {"on"})},
       tp_and_pp);
   // In the first step half of the ranks have no token that counts.
-  add({quick}, "uneven", uneven_sgd + Variations{batch}, tp_and_dp);
-  add({quick}, "shards", {batch, vary("zero-stage", {"3"}), rows_cut, full_recompute}, tp_and_dp);
+  add({quick}, "uneven", uneven_sgd + Variations{tiny, batch}, tp_and_dp);
+  add({quick}, "shards", {tiny, batch, vary("zero-stage", {"3"}), rows_cut, full_recompute},
+      tp_and_dp);
   // Several micro-batches are in flight, and every pass of a chunk gathers and reduces.
-  add({quick, smoke}, "shards over stages",
-      {vary("model", {"tiny"}), batch, vary("zero-stage", {"2", "3"})}, grids({4}, {1}, {2}, {2}));
-  const Variations on_host{batch, in_bfloat16, vary("zero-stage", {"3"}),
-                           vary("offload_optimizer", {"cpu"}), vary("offload_param", {"cpu"})};
+  add({quick, smoke}, "shards over stages", {tiny, batch, vary("zero-stage", {"2", "3"})},
+      grids({4}, {1}, {2}, {2}));
+  const Variations on_host{tiny,
+                           batch,
+                           in_bfloat16,
+                           vary("zero-stage", {"3"}),
+                           vary("offload_optimizer", {"cpu"}),
+                           vary("offload_param", {"cpu"})};
   add({quick}, "offload_param", on_host, tp_and_dp);
 
   // Covers gradients that are added up and sent in 16 bits, with states on the host, too.
-  const auto tiny = vary("model", {"tiny"});
   // A thread receives while passes gather and reduce.
   const Variations ahead{tiny, batch, vary("overlap-p2p-communication", {"on"})};
   add({acceptance, paper, smoke}, "messages ahead",
@@ -238,7 +244,7 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   add({smoke}, "overlap", {tiny, batch, rows_cut, overlap, vary("schedule", {"1f1b", "zb_h1"})},
       tp_and_pp);
   add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
-  add({smoke}, "smoke", on_host + Variations{tiny}, tp_and_dp);
+  add({smoke}, "smoke", on_host, tp_and_dp);
   add({smoke}, "smoke", Variations{tiny, batch} + uneven_sgd, tp_and_dp);
   return sweep;
 }
