@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "harness/json/json.h"
+#include "harness/record/summary.h"
 #include "machine/device/dtype.h"
 
 namespace suite::predict {
@@ -46,8 +47,9 @@ std::string text(const Report& report) {
       c.model.sequence, c.batch.micro_batch_size, c.micro_batches(), c.pipeline.schedule);
   out += fmt::format(
       "step           {:.4g} s ({:.4g} to {:.4g} s: 9 of 10 published runs are within this error)\n"
-      "tokens         {:.4g} per s\nMFU            {:.1f} %\nHFU            {:.1f} %\n",
-      p.step_s, p.low_s, p.high_s, p.tokens_per_s(), 100 * p.mfu, 100 * p.hfu);
+      "tokens         {}\nMFU            {:.1f} %\nHFU            {:.1f} %\n",
+      p.step_s, p.low_s, p.high_s, harness::rate_text({p.tokens_per_s(), "per s"}), 100 * p.mfu,
+      100 * p.hfu);
   if (p.before_freeze_s > 0)
     out += fmt::format(
         "freeze_step    {} updates: {:.4g} s a step before it; all other numbers are of a step "

@@ -52,7 +52,7 @@ std::vector<Leaf> toml_leaves(const std::string& file, std::string_view toml) {
   try {
     add_leaves(toml::parse(toml, file), "", leaves);
   } catch (const toml::parse_error& error) {
-    throw FileError("{}: line {}, column {}: not valid TOML: {}", file, error.source().begin.line,
+    throw FileError("{}:{}:{}: not valid TOML: {}", file, error.source().begin.line,
                     error.source().begin.column, error.description());
   }
   std::ranges::stable_sort(leaves, {}, &Leaf::line);  // a table has its keys sorted by name
