@@ -55,6 +55,15 @@ class CompareMpi(unittest.TestCase):
         self.assertAlmostEqual(row["lowest"], 1.25)
         self.assertAlmostEqual(row["ours_us"], 2)
 
+    def test_the_median_of_three_launches_chooses_ours(self):
+        ours = COMPARE.Ours.__new__(COMPARE.Ours)
+        ours.fastest, ours.algorithms = {}, lambda operation: ["ring", "direct"]
+        launches = iter([{"ring": 1, "direct": 3}, {"ring": 9, "direct": 2}, {"ring": 8, "direct": 4}])
+        ours.cases = lambda *_: [{"bytes": 16, "real_time": time, "case": {"algorithm": name}}
+                                 for name, time in next(launches).items()]
+        ours.choose(4, {"all_reduce": [16]}, 0.1)
+        self.assertEqual(ours.algorithm("all_reduce", 4, 16), "direct")
+
     def test_an_unknown_peer_is_an_error(self):
         done = self.run_script("--peers", "mpch")
         self.assertEqual(done.returncode, 2)
