@@ -89,6 +89,8 @@ class Commands(TemporaryFolder):
     def setUp(self):
         super().setUp()
         shutil.copy(os.path.join(ROOT, "README.md"), self.path("README.md"))
+        os.makedirs(self.path("suite"))
+        os.symlink(os.path.join(ROOT, "suite/recipes"), self.path("suite/recipes"))
         with open(self.path("ds_config.json"), "w", encoding="utf-8") as file:
             json.dump({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "bf16": {"enabled": True},
                        "zero_optimization": {"stage": 1}}, file)
