@@ -386,7 +386,7 @@ class Resolution {
     }
     for (const auto& [what, names] : without)
       notes_.warnings.push_back(
-          fmt::format("without effect, because they require {}: {}", what, fmt::join(names, ", ")));
+          fmt::format("{}: no effect, requires {}", fmt::join(names, ", "), what));
   }
 
   // Megatron-LM changes a dynamic scale by one rule, DeepSpeed by two others.

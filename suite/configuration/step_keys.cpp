@@ -84,7 +84,7 @@ const Needs megatrons_warmup{"--lr-warmup-iters, and no scheduler.type", [](Conf
                                return c.schedule.is_megatrons() && c.schedule.lr_warmup_iters;
                              }};
 const Needs no_type{"no scheduler.type", [](Config c) { return c.schedule.type.empty(); }};
-const Needs no_decay_iters{"neither --lr-decay-iters nor scheduler.type", [](Config c) {
+const Needs no_decay_iters{"no --lr-decay-iters and no scheduler.type", [](Config c) {
                              return c.schedule.type.empty() && !c.schedule.lr_decay_iters;
                            }};
 const Needs tp{"--tensor-model-parallel-size above 1", [](Config c) { return c.degrees.tp > 1; }};

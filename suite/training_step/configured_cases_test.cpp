@@ -345,7 +345,7 @@ TEST_F(ConfiguredStep, KeysWithoutEffectAreRecordedAsIgnored) {
   std::string warnings;
   for (const std::string& warning : planned.resolved.warnings) warnings += warning + "\n";
   expect_words(warnings, {"steps_per_print (10) has no effect here", "--transformer-impl",
-                          "because they require --recompute-granularity full",
+                          "no effect, requires --recompute-granularity full",
                           "activation_checkpointing.cpu_checkpointing"});
 }
 
