@@ -78,7 +78,7 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   const auto tp_and_pp = grids({4}, {2}, {2}, {1}), three = grids({8}, {2}, {2}, {2});
   const auto full_recompute = vary("recompute-granularity", {"full"});
   const auto rows_cut = vary("sequence-parallel", {"on"});
-  // The references of a larger model would take most of the time of the quick cases.
+  // With the model small, three references took more than a quarter of this unit's quick time.
   const auto tiny = vary("model", {"tiny"});
   add({quick}, "each degree", {tiny, batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
   add({quick}, "all degrees", {tiny, batch, vary("transport", {"mpi"})}, three);
@@ -106,7 +106,6 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
                            vary("offload_param", {"cpu"})};
   add({quick}, "offload_param", on_host, tp_and_dp);
 
-  // Covers gradients that are added up and sent in 16 bits, with states on the host, too.
   // A thread receives while passes gather and reduce.
   const Variations ahead{tiny, batch, vary("overlap-p2p-communication", {"on"})};
   add({acceptance, paper, smoke}, "messages ahead",
@@ -120,6 +119,7 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
       {vary("overlap-p2p-communication", {"on"}), vary("transport", {"shared_memory", "mpi"}),
        schedules},
       grids({4, 8}, {1, 2}, {2, 4}, {1, 2}));
+  // Covers gradients that are added up and sent in 16 bits, with states on the host, too.
   const auto sums = [](const char* dtype, const char* name) {
     return Variations{vary("dtype", {dtype}), vary("grad-accum-dtype", {name})};
   };
