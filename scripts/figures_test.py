@@ -332,6 +332,43 @@ class Strategies(unittest.TestCase):
         self.assertIn(["ZeRO-1", "sent", "dp", "8192", "", "pass"], rows)
 
 
+class Contexts(unittest.TestCase):
+    def test_algorithms_are_lines_over_ranks(self):
+        def entry(unit, ranks, length, memory, axes):
+            return synthetic_run.entry(
+                unit, {"ranks": ranks, "dtype": "float", "seq-length": length, **axes}, 0.01, random.Random(1),
+                tokens_per_second=100 * ranks + length,
+                memory=[{"category": name, "measured": memory, "expected": memory} for name in ("activations", "buffers")])
+
+        kinds = [("ring_attention", {"cp-comm-type": "p2p", "placement": "zigzag"}, "ring"),
+                 ("ring_attention", {"cp-comm-type": "a2a+p2p", "placement": "zigzag"}, "Ulysses and ring"),
+                 ("ulysses_attention", {"placement": "zigzag"}, "Ulysses"),
+                 ("fpdt_attention", {"placement": "striped", "ds-sequence-parallel-fpdt-chunk-size": 64,
+                                     "ds-sequence-parallel-fpdt-offloading": "on"}, "FPDT, chunks on the host")]
+        document = synthetic_run.document()
+        # 100 bytes a token and 1000 bytes, of both categories together, divided by the ranks.
+        document["benchmarks"] = [entry(unit, ranks, length, (50 * length + 500) / ranks, axes)
+                                  for unit, axes, _ in kinds for ranks in (2, 4) for length in (100, 300)]
+        with tempfile.TemporaryDirectory() as run_dir:
+            synthetic_run.write(run_dir, document)
+            ran = figures(run_dir, "--only", "contexts")
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+            with open(os.path.join(run_dir, "figures", "contexts-float.csv"), encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        self.assertEqual({row["algorithm"] for row in rows}, {line for _, _, line in kinds})
+        self.assertEqual({row["seq_length"] for row in rows}, {"300"})
+        of = {(row["ranks"], row["quantity"]): float(row["value"]) for row in rows if row["algorithm"] == "Ulysses"}
+        self.assertEqual(of["4", "tokens_per_second"], 700)
+        self.assertEqual(of["4", "memory"], 31000 / 4)
+        self.assertAlmostEqual(of["4", "longest_sequence"], (4 * 2**30 - 1000) / 100, delta=1)
+
+    def test_one_length_has_no_figure(self):
+        document = synthetic_run.document()
+        with tempfile.TemporaryDirectory() as run_dir:
+            synthetic_run.write(run_dir, document)
+            self.assertIn("two sequence lengths", figures(run_dir, "--only", "contexts").stdout)
+
+
 class TensorGrids(unittest.TestCase):
     def test_modes_are_lines_over_ranks(self):
         measured = [("1d", 4, 1, "summa", 100), ("1d", 16, 1, "summa", 200), ("2d", 4, 1, "summa", 300),

@@ -78,6 +78,7 @@ TEST_P(OverDeviceLinks, Layers) {
 TEST_P(OverDeviceLinks, ContextParallelAttention) {
   for (const char* unit : {"ring_attention", "ulysses_attention"})
     expect_ruled(unit, {{"ranks", "3"}, {"dtype", "float"}, {"placement", "zigzag"}}, 3);
+  expect_ruled("fpdt_attention", {{"ranks", "3"}, {"dtype", "float"}, {"causal", "on"}}, 3);
 }
 
 // Covers roots of broadcasts and sums, shifts, and ranks without a part of a bias.

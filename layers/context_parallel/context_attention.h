@@ -12,6 +12,7 @@
 
 #include "layers/context_parallel/context_parallel.h"
 #include "layers/context_parallel/core_attention.h"
+#include "layers/context_parallel/fpdt_attention.h"
 #include "layers/context_parallel/hybrid_attention.h"
 #include "layers/context_parallel/ulysses_attention.h"
 
@@ -27,6 +28,7 @@ class ContextAttention {
   struct Saved {
     Attended parts;
     UlyssesAttention::Saved whole;
+    FpdtAttention::Saved chunks;
   };
 
   // Requires a group.
@@ -37,7 +39,7 @@ class ContextAttention {
 
   std::int64_t sequences() const { return core_.sequences; }
   // Returns whether backward reads q, k and v.
-  bool keeps_parts() const { return !ulysses_ && !hybrid_; }
+  bool keeps_parts() const { return !ulysses_ && !hybrid_ && !fpdt_; }
   // Writes out. Allocates tensors that backward needs in memory of the category `kept`. The caller
   // does not set log_sum_exp.
   void forward(const Attended& parts, Saved& saved, machine::Category kept) const;
@@ -49,6 +51,7 @@ class ContextAttention {
   bool gathers_;
   std::optional<UlyssesAttention> ulysses_;
   std::optional<HybridAttention> hybrid_;
+  std::optional<FpdtAttention> fpdt_;
 };
 
 }  // namespace layers

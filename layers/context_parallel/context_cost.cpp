@@ -82,17 +82,29 @@ struct OwnHeads {
   }
 };
 
-ContextCost ulysses(const ContextCase& c, const Sizes& z) {
-  const OwnHeads own(c, c.rank);
-  const std::size_t w = Sizes::size(own.queries * c.head), x = Sizes::size(own.keys * c.head);
-  std::size_t X = 0;
-  std::vector<int> copies(Sizes::size(c.kv_heads));
-  for (int rank = 0; rank < c.ranks; ++rank) {
-    const OwnHeads theirs(c, rank);
-    X += Sizes::size(theirs.keys * c.head);
-    for (std::int64_t key = 0; key < theirs.keys; ++key)
-      ++copies[Sizes::size(theirs.first_key + key)];
+// The columns of queries and of keys of the own heads; those of keys that a rank sends, the sum
+// over the ranks; and the copies of the head of keys with most.
+struct ColumnsOfHeads {
+  std::size_t queries, keys, sent_keys = 0;
+  int copies;
+  explicit ColumnsOfHeads(const ContextCase& c) {
+    const OwnHeads own(c, c.rank);
+    queries = Sizes::size(own.queries * c.head);
+    keys = Sizes::size(own.keys * c.head);
+    std::vector<int> of_head(Sizes::size(c.kv_heads));
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      const OwnHeads theirs(c, rank);
+      sent_keys += Sizes::size(theirs.keys * c.head);
+      for (std::int64_t key = 0; key < theirs.keys; ++key)
+        ++of_head[Sizes::size(theirs.first_key + key)];
+    }
+    copies = *std::ranges::max_element(of_head);
   }
+};
+
+ContextCost ulysses(const ContextCase& c, const Sizes& z) {
+  const ColumnsOfHeads heads(c);
+  const std::size_t w = heads.queries, x = heads.keys, X = heads.sent_keys;
   const std::size_t queries_out = z.n * (z.D - w) * z.E, queries_in = (z.T - z.n) * w * z.E,
                     keys_out = z.n * (X - x) * z.E, keys_in = (z.T - z.n) * x * z.E,
                     messages = 4 * (z.P - 1);
@@ -102,14 +114,65 @@ ContextCost ulysses(const ContextCase& c, const Sizes& z) {
                                         queries_in + 2 * keys_in + queries_out, messages};
   cost.backward.messages["cp"][label] = {queries_out + queries_in + 2 * keys_in, messages,
                                          queries_in + queries_out + 2 * keys_out, messages};
-  cost.kept = 2 * z.T * (w + x) * z.E + z.T * Sizes::size(own.queries) * z.A;
+  cost.kept = 2 * z.T * (w + x) * z.E + z.T * (w / Sizes::size(c.head)) * z.A;
   const std::size_t exchange = z.n * z.D + z.T * w;
   cost.forward.buffers = z.E * exchange;
   cost.backward.buffers = z.E * (z.T * w + std::max(exchange, z.T * w + 2 * z.T * x));
   cost.backward.buffers_at_end = z.E * (exchange + z.T * w + 2 * z.T * x);
-  if (*std::ranges::max_element(copies) > 1)
+  if (heads.copies > 1)
     cost.backward.buffers_at_end = std::max(
         cost.backward.buffers_at_end, z.E * (z.n * X + 2 * z.T * x) + z.n * z.K * (z.E + z.A));
+  return cost;
+}
+
+// Every chunk but the last has as many positions as the first.
+ContextCost fpdt(const ContextCase& c, const Sizes& z) {
+  const std::int64_t chunk = std::min<std::int64_t>(c.options.fpdt_chunk_size, c.sequence),
+                     chunks = (c.sequence + chunk - 1) / chunk;
+  const auto of_chunk = [&](std::int64_t index) {
+    ContextCase one = c;
+    one.options = {CpCommType::a2a, SequenceOrder::striped};
+    one.sequence = std::min(chunk, c.sequence - index * chunk);
+    return one;
+  };
+  const ColumnsOfHeads heads(c);
+  const std::size_t w = heads.queries, x = heads.keys, own_heads = w / Sizes::size(c.head);
+  const Sizes first(of_chunk(0));
+  const std::size_t C = first.T;
+  ContextCost cost;
+  ContextPass &forward = cost.forward, &backward = cost.backward;
+  for (std::int64_t i = 0; i < chunks; ++i) {
+    const Sizes sizes(of_chunk(i));
+    if (c.ranks > 1) {
+      const ContextCost once = ulysses(of_chunk(i), sizes);
+      add(forward.messages, once.forward.messages);
+      add(backward.messages, once.backward.messages);
+    }
+    const std::size_t n = sizes.T, pairs = Sizes::size(c.causal ? i + 1 : chunks);
+    forward.copies.to_device += (pairs - 1) * 2 * C * x * z.E;
+    backward.copies.to_device += 2 * n * x * z.E + n * w * (pairs * 3 * z.E + (pairs - 1) * z.A);
+    backward.copies.to_host += n * w * (z.E + (pairs - 1) * z.A);
+  }
+  const std::size_t exchange = z.E * (first.n * z.D + C * w), of_queries = z.T * w * (z.E + z.A);
+  std::size_t exchange_of_keys = z.E * (first.n * heads.sent_keys + C * x);
+  if (heads.copies > 1)
+    exchange_of_keys =
+        std::max(exchange_of_keys, first.n * (heads.sent_keys * z.E + z.K * (z.E + z.A)));
+  cost.kept = z.T * own_heads * z.A;
+  forward.buffers = C * w * (z.A + z.E) + C * own_heads * z.A + exchange;
+  backward.buffers = C * ((w + 2 * x) * z.E + 2 * x * z.A) + std::max(exchange, exchange_of_keys);
+  forward.copies.to_host = 2 * z.T * (w + x) * z.E;
+  if (!c.options.fpdt_offloading) {
+    cost.kept += forward.copies.to_host;
+    backward.buffers += of_queries;
+    forward.copies = backward.copies = {};
+    return cost;
+  }
+  const std::size_t sets = chunks > 1 ? 2 : 1;
+  cost.kept_on_host = forward.copies.to_host;
+  forward.buffers += C * (w + 2 * x) * z.E + (chunks > 1 ? 2 * 2 * C * x * z.E : 0);
+  backward.buffers += sets * C * ((2 * x + 3 * w) * z.E + w * z.A);
+  backward.host_buffers = of_queries;
   return cost;
 }
 
@@ -152,6 +215,7 @@ void add(ContextMessages& all, const ContextMessages& each, int times) {
 ContextCost context_cost(const ContextCase& c) {
   const Sizes z(c);
   ContextCost cost;
+  if (c.options.fpdt) return fpdt(c, z);
   if (c.ranks > 1) {
     if (c.options.comm_type == CpCommType::a2a) return ulysses(c, z);
     if (c.options.is_hybrid()) return hybrid(c, z);

@@ -12,6 +12,7 @@
 //   all_gather  forward gathers 2 P m K values; backward again, and reduces as many accumulators
 //   a2a         forward sends n (D - w) E + 2 n (X - x) E, and (T - n) w E back; backward sends the
 //               same for d_out and d_q, and 2 (T - n) x E; 4 (P - 1) messages each
+//   FPDT        a2a of each chunk
 //
 // kept, of p2p and all_gather: q, k, v and out are the caller's, n H A is the log-sum-exp; of a2a:
 // 2 T (w + x) E and T (own heads) A.
@@ -23,6 +24,17 @@
 // heads, T w E, and then in its place the gradients, (T w + 2 T x) E; if ranks have copies of a
 // head of keys, the sum of the copies, at the end. a2a+p2p: a2a over the rows of a rank of the
 // ring, which has the own heads only.
+//
+// FPDT, with C tokens in the largest chunk and c of them on this rank, h own heads: kept 2 T (w +
+// x) E, with offloading on the host, and T h A on the device. Forward's buffers are C w (A + E) + C
+// h A of sums, and a message of queries with its result, c D E + C w E; with offloading also two
+// chunks of keys that are read, 4 C x E, if there are two, and the own chunk, C (w + 2 x) E.
+// Backward's are those of a part, C (w + 2 x) E, of sums, 2 C x A, and of the largest exchange;
+// d_out and the sums of d_q, T w (E + A): with offloading on the host, and two chunks of keys and
+// queries on the device, 2 C (2 x + 3 w) E + 2 C w A, or one of one. Forward copies what it keeps
+// to the host and reads the keys of all chunks that a chunk sees, but one. Backward copies d_out to
+// the host, reads all keys once, and q, out and d_out for each pair of chunks; the sum of d_q of a
+// chunk goes to the host and back between its pairs.
 
 #include <cstddef>
 #include <map>
@@ -30,6 +42,7 @@
 #include <vector>
 
 #include "collectives/communicator/calls.h"
+#include "layers/context_parallel/chunk_offload.h"
 #include "layers/context_parallel/context_parallel.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
@@ -46,6 +59,7 @@ struct ContextCase {
   machine::Dtype dtype = machine::Dtype::float32;
   std::int64_t sequences = 1, sequence = 1;        // sequence: positions of a whole one
   std::int64_t heads = 1, kv_heads = 1, head = 1;  // head: columns of a head
+  bool causal = true;
 };
 
 // The cost of a pass.
@@ -55,10 +69,14 @@ struct ContextPass {
   // Peaks, without scratch of collectives: while the kept tensors are held, and in backward of a2a
   // after they are free.
   std::size_t buffers = 0, buffers_at_end = 0;
+  // Of FPDT with offloading: the peak of buffers in host memory, and the copies of chunks.
+  std::size_t host_buffers = 0;
+  HostCopies copies;
 };
 struct ContextCost {
   ContextPass forward, backward;
   std::size_t kept = 0;  // from forward for backward, without the caller's tensors
+  std::size_t kept_on_host = 0;
 };
 // Returns the cost. One rank sends no message, and keeps the log-sum-exp.
 ContextCost context_cost(const ContextCase& c);

@@ -38,6 +38,19 @@ void ContextOptions::validate(int cp, int sequence, int heads, int kv_heads) con
         "cp-comm-type a2a requires a head for each of context-parallel-size {} ranks, but a "
         "tensor-parallel rank has {} heads; use cp-comm-type p2p",
         cp, heads);
+  if (fpdt) {
+    if (comm_type != CpCommType::a2a || order != SequenceOrder::striped)
+      machine::reject(
+          "ds-sequence-parallel-fpdt requires cp-comm-type a2a and cp-placement striped (got {} "
+          "and "
+          "{})",
+          name(comm_type), name(order));
+    if (fpdt_chunk_size % cp != 0)
+      machine::reject(
+          "ds-sequence-parallel-fpdt-chunk-size is {}; expected a multiple of "
+          "context-parallel-size {} (example: {})",
+          fpdt_chunk_size, cp, (fpdt_chunk_size / cp + 1) * cp);
+  }
   if (!is_hybrid()) return;
   if (a2a_size < 2 || a2a_size >= cp || cp % a2a_size != 0)
     machine::reject(

@@ -4,6 +4,7 @@
 
 #include "layers/context_parallel/all_gather_attention.h"
 #include "layers/context_parallel/context_parallel.h"
+#include "layers/context_parallel/fpdt_attention.h"
 #include "layers/context_parallel/hybrid_attention.h"
 #include "layers/context_parallel/partial_attention.h"
 #include "layers/context_parallel/ring_attention.h"
@@ -20,7 +21,7 @@ using machine::Dtype;
 using machine::Tensor;
 using Values = std::vector<double>;
 
-enum class Algorithm { ring, all_gather, ulysses, hybrid };
+enum class Algorithm { ring, all_gather, ulysses, hybrid, fpdt, fpdt_on_host };
 
 struct Shape {
   std::int64_t sequences = 2, sequence = 16, heads = 4, kv_heads = 4, head = 6;
@@ -126,6 +127,20 @@ void check(Rank& rank, Algorithm algorithm, const Shape& shape, SequenceOrder or
         EXPECT_FALSE(saved.q);
         break;
       }
+      case Algorithm::fpdt:
+      case Algorithm::fpdt_on_host: {
+        const auto host = machine::make_host_device_beside(rank.world.device());
+        ChunkOffload offload(rank.world.device(),
+                             algorithm == Algorithm::fpdt ? nullptr : host.get());
+        const FpdtAttention chunked(attention, 2 * rank.tp.size(), offload);
+        FpdtAttention::Saved saved;
+        chunked.forward(tensors.q, tensors.k, tensors.v, tensors.out, saved, Category::activations);
+        EXPECT_EQ(host->ledger().current() > 0, algorithm == Algorithm::fpdt_on_host);
+        chunked.backward(d_out, gradients, saved);
+        EXPECT_FALSE(saved.q);
+        rank.world.device().stream().synchronize();
+        break;
+      }
       case Algorithm::hybrid: {
         const HybridGroups groups = hybrid_groups(rank.tp.group(), 2);
         const auto shared = machine::Transport::shared_memory;
@@ -165,8 +180,10 @@ double bound_of(const Shape& shape, Dtype dtype) {
 void check_all(Algorithm algorithm, const Shape& shape, Dtype dtype, double factor = 1,
                const std::vector<int>& degrees = {1, 2, 3, 4}) {
   const Whole whole = whole_of(shape, dtype);
+  const bool chunked = algorithm == Algorithm::fpdt || algorithm == Algorithm::fpdt_on_host;
   for (const int ranks : degrees)
     for (const SequenceOrder order : all_orders) {
+      if (chunked && order != SequenceOrder::striped) continue;
       SCOPED_TRACE(fmt::format("{} ranks, {}, sequence {}, heads {}, kv_heads {}{}", ranks,
                                name(order), shape.sequence, shape.heads, shape.kv_heads,
                                shape.causal ? ", causal" : ""));
@@ -213,13 +230,14 @@ TEST_P(ContextParallel, LargeScoresStayFinite) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Algorithm>& info) {
-  return info.param == Algorithm::ring         ? "ring"
-         : info.param == Algorithm::all_gather ? "all_gather"
-                                               : "ulysses";
+  constexpr const char* names[] = {"ring",   "all_gather", "ulysses",
+                                   "hybrid", "fpdt",       "fpdt_on_host"};
+  return names[static_cast<std::size_t>(info.param)];
 }
 INSTANTIATE_TEST_SUITE_P(, ContextParallel,
                          ::testing::Values(Algorithm::ring, Algorithm::all_gather,
-                                           Algorithm::ulysses),
+                                           Algorithm::ulysses, Algorithm::fpdt,
+                                           Algorithm::fpdt_on_host),
                          name_of);
 
 // Blocks that a query does not see, before and after its own, leave no NaN.

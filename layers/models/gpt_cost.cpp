@@ -336,4 +336,29 @@ ContextMessages backward_input_messages(const GptConfig& config, const StageCase
   return all;
 }
 
+namespace {
+
+void add(HostCopies& all, const HostCopies& each, int times) {
+  all.to_host += static_cast<std::size_t>(times) * each.to_host;
+  all.to_device += static_cast<std::size_t>(times) * each.to_device;
+}
+
+}  // namespace
+
+HostCopies forward_copies(const GptConfig& config, const StageCase& stage) {
+  HostCopies all;
+  if (stage.cp.ranks > 1)
+    add(all, core_attention_cost(config, stage).forward.copies, layers_of(config, stage));
+  return all;
+}
+
+HostCopies backward_input_copies(const GptConfig& config, const StageCase& stage) {
+  HostCopies all;
+  if (stage.cp.ranks == 1) return all;
+  const ContextCost cost = core_attention_cost(config, stage);
+  add(all, cost.forward.copies, recomputed_attentions(config, stage));
+  add(all, cost.backward.copies, layers_of(config, stage));
+  return all;
+}
+
 }  // namespace layers

@@ -137,5 +137,8 @@ std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
 ContextMessages forward_messages(const GptConfig& config, const StageCase& stage);
 ContextMessages backward_input_messages(const GptConfig& config, const StageCase& stage);
 ContextMessages backward_weights_messages(const GptConfig& config, const StageCase& stage);
+// The copies of FPDT's chunks with offloading, in the same passes.
+HostCopies forward_copies(const GptConfig& config, const StageCase& stage);
+HostCopies backward_input_copies(const GptConfig& config, const StageCase& stage);
 
 }  // namespace layers

@@ -390,12 +390,13 @@ TEST(GptCostMemory, CheckpointsMoveToTheHost) {
                    .distribute_saved_activations = distributed};
     StageCase stage{tp, {}, 2, Dtype::bfloat16, run.options};
     const StageMemory on_device = stage_memory(config, stage);
-    EXPECT_EQ(on_device.host_saved, 0U);
+    EXPECT_EQ(on_device.checkpoints_on_host, 0U);
     run.options.cpu_checkpointing = stage.options.cpu_checkpointing = true;
     const StageMemory on_host = stage_memory(config, stage);
     const std::size_t checkpoint =
         2 * sbh / static_cast<std::size_t>(distributed || sequence_parallel ? tp : 1);
-    EXPECT_EQ(on_host.host_saved, layers * checkpoint);
+    EXPECT_EQ(on_host.checkpoints_on_host, layers * checkpoint);
+    EXPECT_EQ(on_host.host.saved, layers * checkpoint);
     EXPECT_EQ(on_host.saved, on_device.saved - layers * checkpoint);
 
     run.micro_batches = 2;
@@ -405,15 +406,15 @@ TEST(GptCostMemory, CheckpointsMoveToTheHost) {
       const auto moved = [&] { return ranks.stage(0).checkpoints_moved(); };
       for (const std::size_t m : {1, 2}) {
         ranks.forward(static_cast<int>(m) - 1);
-        EXPECT_EQ(host.current(Category::activations), m * on_host.host_saved);
-        EXPECT_EQ(moved(), (Checkpoints::Moved{m * on_host.host_saved, 0}));
+        EXPECT_EQ(host.current(Category::activations), m * on_host.host.saved);
+        EXPECT_EQ(moved(), (Checkpoints::Moved{m * on_host.host.saved, 0}));
       }
       for (const std::size_t m : {1, 2}) {
         ranks.backward(static_cast<int>(m) - 1);
-        EXPECT_EQ(host.current(), (2 - m) * on_host.host_saved);
-        EXPECT_EQ(moved(), (Checkpoints::Moved{2 * on_host.host_saved, m * on_host.host_saved}));
+        EXPECT_EQ(host.current(), (2 - m) * on_host.host.saved);
+        EXPECT_EQ(moved(), (Checkpoints::Moved{2 * on_host.host.saved, m * on_host.host.saved}));
       }
-      EXPECT_EQ(host.peak(), 2 * on_host.host_saved) << "of nothing else";
+      EXPECT_EQ(host.peak(), 2 * on_host.host.saved) << "of nothing else";
     });
   }
 }

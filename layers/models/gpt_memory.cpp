@@ -115,7 +115,8 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined, bool
   };
   using enum Held;
   const std::size_t again = z.selective ? z.P : 0, of_core = z.P + z.log_sum_exp + z.context.kept,
-                    core_again = z.selective ? of_core : 0;
+                    core_again = z.selective ? of_core : 0, chunks = z.context.kept_on_host,
+                    chunks_again = z.selective ? chunks : 0;
   const auto crossed = [cross = z.crosses(block)](std::size_t bytes) { return cross ? bytes : 0; };
   const auto ended = [end = z.ends_encoder(block)](std::size_t bytes) { return end ? bytes : 0; };
   const std::size_t q = crossed(z.M / z.t), P = crossed(z.P), gathered = crossed(z.gathered),
@@ -139,6 +140,8 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined, bool
       {now,   "relative bias of all pairs", z.pairs * z.E, core, core},
       {now,   "probabilities or log of the sum of exp, if recomputed", core_again, core, context},
       {saved, "the same, otherwise", of_core - core_again, core, d_core},
+      {now,   "chunks of attention, if recomputed", chunks_again, core, context, Place::host},
+      {saved, "chunks of attention, otherwise", chunks - chunks_again, core, d_core, Place::host},
       {now,   "probabilities dropped", z.P_dropped, context, context},
       {saved, "context", z.M / z.t, z.over_cp ? core : context, w_attention},
       {now,   "residual before its scatter", z.gathered, projection, projection},
@@ -196,6 +199,8 @@ std::vector<Row> block_rows(const Sizes& z, std::size_t block, bool joined, bool
       {now,   "attention over cp again", z.attends_again ? z.context.forward.buffers : 0, d_recompute, d_recompute},
       {now,   "scores again", again, d_recompute, d_recompute},
       {now,   "probabilities or log of the sum of exp again", core_again, d_recompute, d_core},
+      {now,   "chunks of attention again", chunks_again, d_recompute, d_core, Place::host},
+      {now,   "chunks of d_out and sums of d_q", z.context.backward.host_buffers, d_core, d_core, Place::host},
       {now,   "d_context", z.M / z.t, d_attend, z.over_cp ? d_return : d_core},
       {now,   "probabilities dropped, then d_scores", z.P, d_core, d_core},
       {now,   "gradient of the relative bias", z.pairs * z.A + z.table * (z.A + z.E), d_core, d_core},
@@ -275,11 +280,11 @@ class Passage {
  public:
   Passage(const Sizes& z, const ActivationOptions& options, bool apart);
 
-  std::size_t held_before(Category category, int pass) const;
-  std::size_t peak(Category category, int begin, int stop) const;
+  std::size_t held_before(Place place, Category category, int pass) const;
+  std::size_t peak(Place place, Category category, int begin, int stop) const;
 
   int backward = 0, weights = 0, end = 0;  // begins of the calls; weights: for separate halves
-  std::size_t host_saved = 0;
+  std::size_t checkpoints_on_host = 0;
 
  private:
   // The times of a part's passes; again: of its second forward.
@@ -292,7 +297,7 @@ class Passage {
   };
   int next_pass() { return std::exchange(end, end + steps); }
   void run(const Sizes& z, bool apart);
-  void hold(Category category, std::size_t bytes, int from, int to);
+  void hold(Category category, std::size_t bytes, int from, int to, Place place = Place::device);
   void hold(const Part& part, const std::vector<Row>& rows);
   void hold_borders(const Sizes& z, const ActivationOptions& options);
 
@@ -300,7 +305,8 @@ class Passage {
   std::vector<Part> parts_;  // 0: embedding, 1 to L: blocks, L + 1: head
   std::vector<LayerGroup> groups_;
   std::vector<int> gathers_;  // when the kept input of a group is gathered
-  std::array<std::vector<std::int64_t>, machine::num_categories> changes_;
+  using Changes = std::array<std::vector<std::int64_t>, machine::num_categories>;
+  std::array<Changes, 2> changes_;  // by place
 };
 
 Passage::Passage(const Sizes& z, const ActivationOptions& options, bool apart)
@@ -309,7 +315,8 @@ Passage::Passage(const Sizes& z, const ActivationOptions& options, bool apart)
       groups_(layer_groups(options, z.L)),
       gathers_(groups_.size(), -1) {
   run(z, apart);
-  for (auto& changes : changes_) changes.resize(static_cast<std::size_t>(end) + 1);
+  for (Changes& of_place : changes_)
+    for (auto& changes : of_place) changes.resize(static_cast<std::size_t>(end) + 1);
   if (z.first_stage) hold(parts_.front(), embedding_rows(z));
   const bool joined = !apart && z.t > 1 && options.tp_comm.joins_halves(options.sequence_parallel);
   for (std::size_t block = 0; block < z.L; ++block)
@@ -345,8 +352,8 @@ void Passage::run(const Sizes& z, bool apart) {
   weights_of(embedding);
 }
 
-void Passage::hold(Category category, std::size_t bytes, int from, int to) {
-  auto& changes = changes_[static_cast<std::size_t>(category)];
+void Passage::hold(Category category, std::size_t bytes, int from, int to, Place place) {
+  auto& changes = changes_[static_cast<std::size_t>(place)][static_cast<std::size_t>(category)];
   changes[static_cast<std::size_t>(from)] += static_cast<std::int64_t>(bytes);
   changes[static_cast<std::size_t>(to) + 1] -= static_cast<std::int64_t>(bytes);
 }
@@ -358,19 +365,19 @@ void Passage::hold(const Part& part, const std::vector<Row>& rows) {
     switch (row.held) {
       case Held::saved:
         if (recomputed) {
-          hold(Category::buffers, row.bytes, from, part.at(forward_end));
-          hold(later_, row.bytes, part.again + row.from, to);
+          hold(Category::buffers, row.bytes, from, part.at(forward_end), row.place);
+          hold(later_, row.bytes, part.again + row.from, to, row.place);
         } else {
-          hold(Category::activations, row.bytes, from, to);
+          hold(Category::activations, row.bytes, from, to, row.place);
         }
         break;
       case Held::later:
-        hold(later_, row.bytes, from, to);
+        hold(later_, row.bytes, from, to, row.place);
         break;
       case Held::now:
-        hold(Category::buffers, row.bytes, from, to);
+        hold(Category::buffers, row.bytes, from, to, row.place);
         if (recomputed && row.to <= forward_end)
-          hold(Category::buffers, row.bytes, part.again + row.from, part.again + row.to);
+          hold(Category::buffers, row.bytes, part.again + row.from, part.again + row.to, row.place);
         break;
     }
   }
@@ -403,8 +410,9 @@ void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
       hold(later_, z.border, before.again, part.at(done));
     } else {
       const int gathered = gathers_[static_cast<std::size_t>(group - groups_.begin())];
-      if (!to_host) hold(Category::activations, share, part.at(forward), gathered);
-      if (to_host) host_saved += share;
+      hold(Category::activations, share, part.at(forward), gathered,
+           to_host ? Place::host : Place::device);
+      if (to_host) checkpoints_on_host += share;
       if (to_host && distribute) hold(Category::buffers, share, gathered, gathered);
       hold(later_, z.border, gathered, part.at(done));
     }
@@ -415,14 +423,16 @@ void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
   }
 }
 
-std::size_t Passage::held_before(Category category, int pass) const {
-  return peak(category, pass - 1, pass);
+std::size_t Passage::held_before(Place place, Category category, int pass) const {
+  return peak(place, category, pass - 1, pass);
 }
 
-std::size_t Passage::peak(Category category, int begin, int stop) const {
+std::size_t Passage::peak(Place place, Category category, int begin, int stop) const {
+  const auto& changes =
+      changes_[static_cast<std::size_t>(place)][static_cast<std::size_t>(category)];
   std::int64_t bytes = 0, most = 0;
   for (int at = 0; at < stop; ++at) {
-    bytes += changes_[static_cast<std::size_t>(category)][static_cast<std::size_t>(at)];
+    bytes += changes[static_cast<std::size_t>(at)];
     if (at >= begin) most = std::max(most, bytes);
   }
   return static_cast<std::size_t>(most);
@@ -434,16 +444,19 @@ StageMemory stage_memory(const GptConfig& config, const StageCase& stage) {
   if (stage.grid.on()) return grids::stage_memory(config, stage);
   const Sizes z(config, stage);
   const Passage together(z, stage.options, false), apart(z, stage.options, true);
-  return {
-      .saved = together.held_before(Category::activations, together.backward),
-      .forward_buffers = together.peak(Category::buffers, 0, together.backward),
-      .backward_buffers = together.peak(Category::buffers, together.backward, together.end),
-      .input_half_saved = apart.held_before(Category::activations, apart.weights),
-      .input_half_peak = apart.peak(Category::activations, apart.backward, apart.weights),
-      .input_half_buffers = apart.peak(Category::buffers, apart.backward, apart.weights),
-      .weight_half_buffers = apart.peak(Category::buffers, apart.weights, apart.end),
-      .host_saved = together.host_saved,
+  const auto held_in = [&](Place place) {
+    using enum Category;
+    return HeldMemory{
+        .saved = together.held_before(place, activations, together.backward),
+        .forward_buffers = together.peak(place, buffers, 0, together.backward),
+        .backward_buffers = together.peak(place, buffers, together.backward, together.end),
+        .input_half_saved = apart.held_before(place, activations, apart.weights),
+        .input_half_peak = apart.peak(place, activations, apart.backward, apart.weights),
+        .input_half_buffers = apart.peak(place, buffers, apart.backward, apart.weights),
+        .weight_half_buffers = apart.peak(place, buffers, apart.weights, apart.end),
+    };
   };
+  return {held_in(Place::device), held_in(Place::host), together.checkpoints_on_host};
 }
 
 }  // namespace layers

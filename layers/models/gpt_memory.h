@@ -44,7 +44,8 @@
 
 namespace layers {
 
-struct StageMemory {
+// In one memory.
+struct HeldMemory {
   // Category::activations, for each micro-batch in flight; during forward they only grow, during
   // backward they only fall.
   std::size_t saved = 0;
@@ -56,9 +57,12 @@ struct StageMemory {
   // micro-batch; buffers during either half.
   std::size_t input_half_saved = 0, input_half_peak = 0;
   std::size_t input_half_buffers = 0, weight_half_buffers = 0;
-  // Bytes of host memory for each micro-batch in flight, from forward on. They move to the host in
-  // forward and back in backward, once each.
-  std::size_t host_saved = 0;
+};
+// On the device; on the host, by cpu_checkpointing and by FPDT with offloading.
+struct StageMemory : HeldMemory {
+  HeldMemory host{};
+  // Bytes of checkpoints, which move to the host in forward and back in backward.
+  std::size_t checkpoints_on_host = 0;
 };
 StageMemory stage_memory(const GptConfig& config, const StageCase& stage);
 

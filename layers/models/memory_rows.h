@@ -1,5 +1,6 @@
 #pragma once
-// The rows of the table of a stage's tensors (gpt_memory.cpp): their bytes, and when they are held.
+// The rows of the table of a stage's tensors (gpt_memory.cpp): their bytes, and when and where they
+// are held.
 
 #include <cstddef>
 #include <string_view>
@@ -25,11 +26,15 @@ inline constexpr int forward_end = forward + last, input_end = input_half + last
 inline constexpr int of_mlp = forward + 12, d_of_mlp = input_half, of_experts = 10,
                      mlp_weights_end = weight_half + 1;
 
+// The memory that holds a tensor.
+enum class Place : unsigned char { device, host };
+
 struct Row {
   Held held;
   std::string_view name;
   std::size_t bytes;
   int from, to;  // moments, both included
+  Place place = Place::device;
 };
 
 }  // namespace layers

@@ -96,6 +96,7 @@ const Needs overlap_of_rows{"--tp-comm-overlap and --sequence-parallel", [](Conf
 const Needs cp{"--context-parallel-size above 1", [](Config c) { return c.degrees.cp > 1; }};
 const Needs experts{"--num-experts", [](Config c) { return c.model.has_experts(); }};
 const Needs hybrid{"--cp-comm-type a2a+p2p", [](Config c) { return c.context.is_hybrid(); }};
+const Needs fpdt{"--ds-sequence-parallel-fpdt", [](Config c) { return c.context.fpdt; }};
 const Needs pp{"--pipeline-model-parallel-size above 1", [](Config c) { return c.degrees.pp > 1; }};
 bool is_full(Config c) {
   return c.activations.recompute_granularity == layers::RecomputeGranularity::full;
@@ -249,7 +250,15 @@ std::vector<Key> step_keys() {
       axis("--expert-model-parallel-size", "", AT(expert_parallel), of_experts,
            "groups of etp ranks that divide the experts", degree()),
       expert_tensor(),
-      row("", "sequence_parallel_size", AT(sequence_parallel_size), resolved, degree()),
+      axis("--ds-sequence-parallel-fpdt", "", AT(context.fpdt), contexts,
+           "FPDT: a2a for one chunk of the sequence after another", {}, &cp),
+      axis("--ds-sequence-parallel-fpdt-chunk-size", "", AT(context.fpdt_chunk_size), contexts,
+           "positions of a chunk of FPDT", {.least = 1, .most = 1e9}, &fpdt),
+      axis("--ds-sequence-parallel-fpdt-offloading", "", AT(context.fpdt_offloading),
+           counted("copies of chunks beside attention, memory"),
+           "FPDT's chunks wait in host memory", {}, &fpdt),
+      row("--ds-sequence-parallel-size", "sequence_parallel_size", AT(sequence_parallel_size),
+          resolved, degree()),
       row("", "tensor_parallel.enabled", AT(tensor_parallel), resolved),
       axis("--micro-batch-size", "train_micro_batch_size_per_gpu", AT(batch.micro_batch_size),
            degrees, "sequences of one forward pass", {.least = 1, .most = 1e5}),

@@ -16,7 +16,11 @@ namespace {
 constexpr int longest_head = 256;  // machine/device/flash_attention.h
 
 layers::ContextOptions options_of(const ContextParallelCase& c, layers::CpCommType comm_type) {
-  return {comm_type, layers::sequence_order(c.placement), c.cp_a2a_size};
+  layers::ContextOptions options{comm_type, layers::sequence_order(c.placement), c.cp_a2a_size};
+  options.fpdt = c.chunk_size > 0;
+  if (options.fpdt) options.fpdt_chunk_size = c.chunk_size;
+  options.fpdt_offloading = c.offloading;
+  return options;
 }
 
 AttentionSizes attention_sizes(const ContextParallelCase& c) {
@@ -31,14 +35,14 @@ AttentionSizes attention_sizes(const ContextParallelCase& c) {
 
 }  // namespace
 
-Sweep<ContextParallelCase> context_parallel_axes() {
+Sweep<ContextParallelCase> context_parallel_axes(const std::vector<std::string>& placements) {
   using Case = ContextParallelCase;
   using enum Dtype;
   Sweep<Case> sweep;
   sweep.axis("transport", &Case::transport, Transport::shared_memory)
       .axis("dtype", &Case::dtype, float32, {float32, bfloat16, float16, float64})
       .axis("ranks", &Case::ranks, 4)
-      .axis("placement", &Case::placement, "zigzag", {"contiguous", "striped", "zigzag"})
+      .axis("placement", &Case::placement, placements.back(), placements)
       .axis("causal", &Case::causal, true)
       .axis("micro-batch-size", &Case::micro_batch_size, 1)
       .axis("seq-length", &Case::seq_length, 256)
@@ -46,6 +50,16 @@ Sweep<ContextParallelCase> context_parallel_axes() {
       .axis("num-query-groups", &Case::num_query_groups, 4)
       .axis("kv-channels", &Case::kv_channels, 32);
   return sweep;
+}
+
+std::vector<harness::Variation> lengths_over_ranks(std::vector<harness::Variation> more) {
+  using Case = ContextParallelCase;
+  for (harness::Variation& one : std::vector<harness::Variation>{
+           vary(&Case::ranks, {1, 2, 4, 8}), vary(&Case::seq_length, {1024, 2048}),
+           vary(&Case::num_attention_heads, {8}), vary(&Case::num_query_groups, {8}),
+           vary(&Case::kv_channels, {16})})
+    more.push_back(std::move(one));
+  return more;
 }
 
 std::string why_no_sizes(const ContextParallelCase& c) {
@@ -127,7 +141,8 @@ ContextParallelShell::ContextParallelShell(const Case& c, Context& context,
                                       .sequence = c.seq_length,
                                       .heads = c.num_attention_heads,
                                       .kv_heads = c.num_query_groups,
-                                      .head = c.kv_channels})) {
+                                      .head = c.kv_channels,
+                                      .causal = c.causal})) {
   const auto tensor = [&](std::int64_t width) {
     return attention_.tensor({attention_.tokens(), width}, Category::buffers);
   };
@@ -154,7 +169,15 @@ layers::ContextParallel ContextParallelShell::groups() {
     a2a_ = std::make_unique<collectives::Communicator>(context_.world, groups.a2a, case_.transport);
     p2p_ = std::make_unique<collectives::Communicator>(context_.world, groups.p2p, case_.transport);
   }
-  return {&cp_, attention_.placement, options_.comm_type, a2a_.get(), p2p_.get()};
+  layers::ContextParallel groups{&cp_, attention_.placement, options_.comm_type, a2a_.get(),
+                                 p2p_.get()};
+  if (options_.fpdt) {
+    if (options_.fpdt_offloading) host_ = machine::make_host_device_beside(context_.device);
+    chunks_ = std::make_unique<layers::ChunkOffload>(context_.device, host_.get());
+    groups.fpdt_chunk_size = options_.fpdt_chunk_size;
+    groups.chunks = chunks_.get();
+  }
+  return groups;
 }
 
 void ContextParallelShell::forward() {
@@ -223,7 +246,7 @@ void ContextParallelShell::judge_volume(Judge& judge, const layers::ContextPass&
   if (p2p_) judge.volume(p2p_->link(), all["cp_p2p"]);
 }
 
-void ContextParallelShell::judge(Judge& judge) {
+void ContextParallelShell::judge_memory(Judge& judge) {
   // Staged collectives hold their scratch in host memory, which this device does not count.
   const std::size_t scratch =
       cp_.link().stages(context_.device) ? 0 : calls_of(expected_.backward).scratch();
@@ -233,19 +256,34 @@ void ContextParallelShell::judge(Judge& judge) {
                    std::max({expected_.forward.buffers, expected_.backward.buffers,
                              expected_.backward.buffers_at_end}) +
                    scratch);
+  if (!host_) return;
+  judge.memory("chunks in host memory", Category::activations,
+               host_->ledger().peak(Category::activations), expected_.kept_on_host);
+  judge.memory("buffers in host memory", Category::buffers, host_->ledger().peak(Category::buffers),
+               expected_.backward.host_buffers);
+}
+
+void ContextParallelShell::judge(Judge& judge) {
+  judge_memory(judge);
   for (int repeat = 0; repeat < 2; ++repeat) {
     const std::pair<std::string_view, Tensor> results[] = {
         {"out", out_}, {"d_q", gradients_.d_q}, {"d_k", gradients_.d_k}, {"d_v", gradients_.d_v}};
     for (const auto& [what, result] : results)  // a pass that writes nothing shows
       attention_.kernels().fill(result, std::numeric_limits<double>::quiet_NaN());
-    for (machine::Link* link : links()) link->reset_traffic();
-    forward();
-    context_.device.stream().synchronize();
-    if (repeat == 0) judge_volume(judge, expected_.forward);
-    for (machine::Link* link : links()) link->reset_traffic();
-    backward();
-    context_.device.stream().synchronize();
-    if (repeat == 0) judge_volume(judge, expected_.backward);
+    for (const bool is_forward : {true, false}) {
+      for (machine::Link* link : links()) link->reset_traffic();
+      const layers::HostCopies before = chunks_ ? chunks_->copied() : layers::HostCopies();
+      is_forward ? forward() : backward();
+      context_.device.stream().synchronize();
+      if (repeat > 0) continue;
+      const layers::ContextPass& pass = is_forward ? expected_.forward : expected_.backward;
+      judge_volume(judge, pass);
+      if (!host_) continue;
+      const machine::TrafficLabel label{machine::Operation::none, case_.dtype};
+      const layers::HostCopies copied = chunks_->copied() - before;
+      judge.volume("chunks to the host", label, copied.to_host, pass.copies.to_host);
+      judge.volume("chunks to the device", label, copied.to_device, pass.copies.to_device);
+    }
     for (const auto& [what, result] : results)
       judge.same_bits(fmt::format("{} of rank {}", what, cp_.rank()), hash(result));
   }

@@ -1,11 +1,13 @@
 #pragma once
 // Attention whose sequence is split over ranks as a unit: forward and backward, judged by every
-// oracle. This is the common part of ring_attention and ulysses_attention.
+// oracle. This is the common part of ring_attention, ulysses_attention
+// and fpdt_attention.
 //
 // numerics: out and the gradients, compared with plain loops in double over whole sequences
 // (suite/reference/attention/attention_reference.h). volume: bytes and messages of each pass,
-// exactly. (layers/context_parallel/context_cost.h). memory: peaks of activations and buffers,
-// exactly. determinism: a second run.
+// exactly, and those that FPDT copies between device and host
+// (layers/context_parallel/context_cost.h). memory: peaks of activations and buffers, on the device
+// and of FPDT on the host, exactly. determinism: a second run.
 
 #include <cstdint>
 #include <memory>
@@ -29,6 +31,8 @@ struct ContextParallelCase {
   Dtype dtype{};
   std::string cp_comm_type = "p2p";  // of ring_attention: Megatron's name of the algorithm
   int cp_a2a_size = 2;               // of a2a+p2p
+  int chunk_size = 0;                // of fpdt_attention: positions of a chunk; 0: without FPDT
+  bool offloading = false;           // and chunks are kept in host memory
   std::string placement = "zigzag";
   bool causal = true;
   // Megatron's arguments. kv-channels: columns of a head.
@@ -36,8 +40,12 @@ struct ContextParallelCase {
       kv_channels = 1;
 };
 
-// Returns the axes that both units have, without slices.
-Sweep<ContextParallelCase> context_parallel_axes();
+// Returns the axes that all units have, without slices. The last placement is the usual one.
+Sweep<ContextParallelCase> context_parallel_axes(const std::vector<std::string>& placements = {
+                                                     "contiguous", "striped", "zigzag"});
+// Returns the values of a slice that the figure `contexts` draws: two lengths, so that memory shows
+// its slope.
+std::vector<harness::Variation> lengths_over_ranks(std::vector<harness::Variation> more = {});
 // Returns why the sizes of a case are not valid, or empty. Throws UsageError for a size below 1.
 std::string why_no_sizes(const ContextParallelCase& c);
 
@@ -73,6 +81,8 @@ class ContextParallelShell {
   harness::PeakMeter memory_;
   collectives::Communicator cp_;
   std::unique_ptr<collectives::Communicator> a2a_, p2p_;  // of a2a+p2p
+  std::unique_ptr<machine::Device> host_;                 // of FPDT with offloading
+  std::unique_ptr<layers::ChunkOffload> chunks_;          // of FPDT
   layers::ContextOptions options_;
   layers::CoreAttention attention_;  // its sizes
   layers::ContextAttention over_cp_;
@@ -88,6 +98,7 @@ class ContextParallelShell {
   // Returns the expected bytes and messages of a pass.
   layers::ContextMessages traffic_of(const layers::ContextPass& pass) const;
   void judge_volume(Judge& judge, const layers::ContextPass& pass);
+  void judge_memory(Judge& judge);
   std::vector<machine::Link*> links();
   std::int64_t tokens() const { return attention_.sequences * attention_.placement.sequence; }
   void judge_numerics(Judge& judge) const;

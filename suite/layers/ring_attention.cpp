@@ -42,6 +42,7 @@ struct RingAttention final : ContextParallelShell {
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}),
                 vary(&Case::ranks, {1, 2, 3, 4, 8}), types, placements})
+        .slice({acceptance, paper}, "degrees", lengths_over_ranks({types}))
         .slice({acceptance, paper}, "without mask",
                {types, placements, vary(&Case::causal, {false})})
         .slice({acceptance, paper}, "transports", {mpi, types, vary(&Case::ranks, {2, 4})})

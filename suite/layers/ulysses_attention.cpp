@@ -41,6 +41,7 @@ struct UlyssesAttention final : ContextParallelShell {
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}),
                 vary(&Case::ranks, {1, 2, 3, 4}), placements, vary(&Case::causal, {true, false})})
+        .slice({acceptance, paper}, "degrees", lengths_over_ranks())
         .slice({acceptance, paper}, "eight ranks",
                {vary(&Case::ranks, {8}), vary(&Case::num_attention_heads, {8, 10, 12}), two_groups})
         .slice({acceptance, paper}, "transports", {mpi, vary(&Case::ranks, {2, 4})})

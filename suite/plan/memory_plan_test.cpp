@@ -236,6 +236,7 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
     bool cpu_checkpointing = false;
     int virtual_stages = 1;
     std::optional<int> etp = {};
+    bool fpdt = false;
   };
   for (const Case& one :
        {Case{}, Case{{.dp = 2}}, Case{{.tp = 2, .dp = 2}, true, "selective"},
@@ -246,7 +247,9 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
         Case{{.tp = 2, .cp = 2}, true, "none", "moe_tiny"},
         Case{{.tp = 2, .dp = 2}, true, "none", "moe_tiny", false, 1, 1},
         Case{{.dp = 2}, false, "none", "moe_tiny", false, 1, 2},
-        Case{{.tp = 2, .cp = 2, .dp = 2}, true, "full"}}) {
+        Case{{.tp = 2, .cp = 2, .dp = 2}, true, "full"},
+        Case{{.cp = 2}, false, "none", "tiny", false, 1, {}, true},
+        Case{{.cp = 2}, false, "full", "tiny", true, 1, {}, true}}) {
     TrainingConfig t;
     t.activations.use_flash_attn = one.degrees.cp > 1;
     t.model = named_model(one.model);
@@ -261,6 +264,12 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
     t.activations.sequence_parallel = one.sequence_parallel;
     t.activations.recompute_granularity = layers::recompute_granularity(one.granularity);
     t.activations.cpu_checkpointing = one.cpu_checkpointing;
+    if (one.fpdt)
+      t.context = {.comm_type = layers::CpCommType::a2a,
+                   .order = layers::SequenceOrder::striped,
+                   .fpdt = true,
+                   .fpdt_chunk_size = 8,
+                   .fpdt_offloading = true};
     t.zero.param_persistence_threshold = 100;
     t.zero.options.stage3_prefetch_bucket_size = 20'000;
     for (int stage = 0; stage < zero::num_stages; ++stage) {
@@ -279,8 +288,9 @@ TEST(Ours, MatchesTheExpectationsOfATrainer) {
         EXPECT_EQ(planned.gpu.gradients, peaks[Category::gradients]);
         EXPECT_EQ(planned.gpu.optimizer, peaks[Category::optimizer]);
         EXPECT_EQ(planned.gpu.activations, peaks[Category::activations]);
-        EXPECT_EQ(planned.cpu.activations, passage_peaks(trainer).host);
-        EXPECT_EQ(planned.cpu.activations > 0, one.cpu_checkpointing);
+        EXPECT_EQ(planned.cpu.activations, passage_peaks(trainer).host.activations);
+        EXPECT_EQ(planned.cpu.activations > 0, one.cpu_checkpointing || one.fpdt);
+        EXPECT_EQ(planned.cpu.buffers > 0, one.fpdt);
         EXPECT_LE(planned.gpu.buffers, peaks[Category::buffers]);
         if (one.degrees.ranks() == 1) {
           EXPECT_EQ(planned.gpu.buffers, peaks[Category::buffers]);

@@ -54,8 +54,9 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
   held.gpu.buffers = static_cast<double>(states.buffers + passage.buffers);
   held.cpu.parameters = static_cast<double>(states.host_parameters);
   held.cpu.optimizer = static_cast<double>(states.host_optimizer);
-  held.cpu.buffers = static_cast<double>(states.host_buffers + states.compression);
-  held.cpu.activations = static_cast<double>(passage.host);
+  held.cpu.buffers =
+      static_cast<double>(states.host_buffers + states.compression + passage.host.buffers);
+  held.cpu.activations = static_cast<double>(passage.host.activations);
   const zero::InFiles files = zero::expected_in_files(
       config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options());
   held.nvme.parameters = static_cast<double>(files.values);

@@ -72,6 +72,15 @@ std::vector<TrainingConfig> bases() {
     c.context.comm_type = layers::CpCommType::a2a_p2p;
     c.context.a2a_size = 2;
   });
+  add([](TrainingConfig& c) {
+    c.degrees = {.cp = 4, .dp = 8};
+    c.activations.use_flash_attn = true;
+    c.activations.sequence_parallel = false;
+    c.context.comm_type = layers::CpCommType::a2a;
+    c.context.order = layers::SequenceOrder::striped;
+    c.context.fpdt = true;
+    c.context.fpdt_chunk_size = 256;
+  });
   add([](TrainingConfig& c) { c.activations.tp_comm.enabled = true; });
   add([](TrainingConfig& c) {
     c.activations.recompute_granularity = RecomputeGranularity::full;

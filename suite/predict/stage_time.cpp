@@ -261,7 +261,8 @@ void add_tp(const TrainingConfig& config, const Cluster& cluster, const Software
 }
 
 // Attention over cp, by layers/context_parallel/context_cost.h. Messages of a ring pass during the
-// attention of the current part. Computing waits for other messages.
+// attention of the current part, and copies of FPDT's chunks during that of the chunk before.
+// Computing waits for other messages.
 void add_cp(const TrainingConfig& config, const Cluster& cluster, double layers_of_stage,
             StageSeconds& out) {
   const int c = config.degrees.cp, t = config.degrees.tp;
@@ -292,6 +293,11 @@ void add_cp(const TrainingConfig& config, const Cluster& cluster, double layers_
     const double hidden = std::min(layers_of_stage * ring, seconds.attention * (parts - 1) / parts);
     seconds.cp += layers_of_stage * (ring + others) - hidden;
     seconds.cp_hidden += hidden;
+    const double copies =
+        layers_of_stage *
+        as_double(static_cast<std::int64_t>(std::max(pass.copies.to_host, pass.copies.to_device))) /
+        cluster.pcie;
+    if (copies > 0) seconds.memory += std::max(0.0, copies - seconds.attention);
   };
   add(out.forward, cost.forward);
   if (out.recompute.attention > 0) add(out.recompute, cost.forward);

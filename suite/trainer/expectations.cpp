@@ -145,6 +145,40 @@ collectives::CallsCost cost_of(const Trainer& trainer, const zero::Rule& rule) {
   return cost;
 }
 
+// The bytes of micro-batches in flight in one memory.
+struct InFlight {
+  std::size_t held = 0, activations = 0, buffers = 0;  // now; peaks
+
+  void run(pipeline::Kind kind, const layers::HeldMemory& passage) {
+    using pipeline::Kind;
+    std::size_t most = 0, temporary = 0;  // while the action runs
+    switch (kind) {
+      case Kind::forward:
+        most = held += passage.saved;
+        temporary = passage.forward_buffers;
+        break;
+      case Kind::backward:
+        most = held;
+        held -= passage.saved;
+        temporary = passage.backward_buffers;
+        break;
+      case Kind::backward_input:
+        held -= passage.saved;
+        most = held + passage.input_half_peak;
+        held += passage.input_half_saved;
+        temporary = passage.input_half_buffers;
+        break;
+      case Kind::backward_weights:
+        most = held;
+        held -= passage.input_half_saved;
+        temporary = passage.weight_half_buffers;
+        break;
+    }
+    activations = std::max(activations, most);
+    buffers = std::max(buffers, temporary);
+  }
+};
+
 }  // namespace
 
 // The codes of 1-bit Adam need no scratch, so its cost is that of the warm-up.
@@ -172,40 +206,27 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
       memory.push_back(layers::stage_memory(
           config.model, with_rows(chunk, config.model, rows, static_cast<int>(i))));
   PassagePeaks peaks;
-  std::size_t held = 0, on_host = 0, temporary = 0, lasting = 0;
+  InFlight on_device, on_host;
+  std::size_t lasting = 0;
   for (const pipeline::Action& action : schedules.of(stage)) {
     const std::size_t first =
         rows.empty() ? 0 : static_cast<std::size_t>(action.micro_batch) * chunks.size();
-    const layers::StageMemory& passage = memory[first + static_cast<std::size_t>(action.chunk)];
-    std::size_t most = 0;  // bytes while the action runs
-    switch (action.kind) {
-      case Kind::forward:
-        most = held += passage.saved;
-        on_host += passage.host_saved;
-        peaks.moved_each_way += passage.host_saved;
-        temporary = std::max(temporary, passage.forward_buffers);
-        break;
-      case Kind::backward:
-        most = held;
-        held -= passage.saved;
-        temporary = std::max(temporary, passage.backward_buffers);
-        break;
-      case Kind::backward_input:
-        held -= passage.saved;
-        most = held + passage.input_half_peak;
-        held += passage.input_half_saved;
-        temporary = std::max(temporary, passage.input_half_buffers);
-        break;
-      case Kind::backward_weights:
-        most = held;
-        held -= passage.input_half_saved;
-        temporary = std::max(temporary, passage.weight_half_buffers);
-        break;
+    const auto chunk = static_cast<std::size_t>(action.chunk);
+    const layers::StageMemory& passage = memory[first + chunk];
+    on_device.run(action.kind, passage);
+    on_host.run(action.kind, passage.host);
+    layers::HostCopies copies;
+    if (action.kind == Kind::forward) {
+      peaks.checkpoints_each_way += passage.checkpoints_on_host;
+      copies = layers::forward_copies(config.model, chunks[chunk]);
+    } else if (pipeline::is_backward_of_input(action.kind)) {
+      copies = layers::backward_input_copies(config.model, chunks[chunk]);
     }
-    peaks.activations = std::max(peaks.activations, most);
-    peaks.host = std::max(peaks.host, on_host);
-    if (pipeline::is_backward_of_input(action.kind)) on_host -= passage.host_saved;
+    peaks.chunks.to_host += copies.to_host;
+    peaks.chunks.to_device += copies.to_device;
   }
+  peaks.activations = on_device.activations;
+  peaks.host = {on_host.activations, on_host.buffers};
   const pipeline::ExpectedMemory passing =
       pipeline::expected_memory(schedules, stage, boundary(config), receives_of(config));
   const bool has_loss = std::ranges::any_of(chunks, [](const auto& c) { return c.stage.last(); });
@@ -213,7 +234,8 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
     lasting += chunk.grid.on() ? layers::grids::stage_state(config.model, chunk)
                                : layers::fp8_state(config.model, chunk);
   peaks.activations += passing.activations;
-  peaks.buffers = temporary + lasting + passing.buffers + Trainer::data_bytes(config, has_loss);
+  peaks.buffers =
+      on_device.buffers + lasting + passing.buffers + Trainer::data_bytes(config, has_loss);
   return peaks;
 }
 

@@ -15,10 +15,15 @@ namespace suite {
 
 // Peak bytes of a stage's micro-batches in flight, chunk by chunk in the order of the schedule
 // (layers/models/gpt_memory.h), and of the executor's messages. buffers: also the temporaries of
-// the largest action, tokens, targets and losses. host, moved_each_way: checkpoints in host memory
-// with cpu_checkpointing, and their bytes per step and direction.
+// the largest action, tokens, targets and losses. host: checkpoints in host memory with
+// cpu_checkpointing, and chunks of FPDT with offloading; their copies per step.
 struct PassagePeaks {
-  std::size_t activations = 0, buffers = 0, host = 0, moved_each_way = 0;
+  std::size_t activations = 0, buffers = 0;
+  struct Host {
+    std::size_t activations = 0, buffers = 0;
+  } host;
+  std::size_t checkpoints_each_way = 0;
+  layers::HostCopies chunks;
 };
 // rows: of experts; empty: the same number for all experts.
 PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,

@@ -68,16 +68,23 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   config_.zero.aio.rank = group.index;
   schedules_ = suite::schedules(config_);
   connect_groups();
-  if (config_.activations.cpu_checkpointing)
-    checkpoint_host_ = machine::make_host_device_beside(device);
-  const layers::ContextParallel context{
+  const bool chunked = config_.degrees.cp > 1 && config_.context.fpdt;
+  if (config_.activations.cpu_checkpointing || (chunked && config_.context.fpdt_offloading))
+    activations_host_ = machine::make_host_device_beside(device);
+  layers::ContextParallel context{
       communicator("cp"), config_.context.placement(config_.model.sequence, config_.degrees.cp),
       config_.context.comm_type, communicator("cp_a2a"), communicator("cp_p2p")};
+  if (chunked) {
+    attention_chunks_ = std::make_unique<layers::ChunkOffload>(
+        device, config_.context.fpdt_offloading ? activations_host_.get() : nullptr);
+    context.fpdt_chunk_size = config_.context.fpdt_chunk_size;
+    context.chunks = attention_chunks_.get();
+  }
   std::optional<layers::MoeCommunicators> experts;
   if (config_.model.has_experts())
     experts.emplace(*communicator("ep"), expert_degrees(config_).etp, communicator("tp_cp"));
   chunks_ = std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
-                                          device, *communicator("tp"), checkpoint_host_.get(),
+                                          device, *communicator("tp"), activations_host_.get(),
                                           context, experts, communicator("fp8"),
                                           grid_context_ ? &*grid_context_ : nullptr);
   parameters_ = chunks_->parameters();

@@ -126,8 +126,12 @@ class Trainer {
   const zero::GradientPlan& plan() const { return plan_; }
   const zero::FlatStates& states() const { return *states_; }
   const ModelParts& parts() const { return parts_; }
-  // Return the memory of checkpoints with cpu_checkpointing, else null; and the bytes moved so far.
-  const machine::Device* checkpoint_host() const { return checkpoint_host_.get(); }
+  // Returns the host memory of checkpoints with cpu_checkpointing and of FPDT's chunks with
+  // offloading, else null. The others return the bytes that were copied so far.
+  const machine::Device* activations_host() const { return activations_host_.get(); }
+  layers::HostCopies chunks_copied() const {
+    return attention_chunks_ ? attention_chunks_->copied() : layers::HostCopies();
+  }
   layers::Checkpoints::Moved checkpoints_moved() const { return chunks_->checkpoints_moved(); }
   const pipeline::StageSchedules& schedules() const { return schedules_; }
   const pipeline::Timeline& timeline() const { return executor_->timeline(); }
@@ -170,7 +174,8 @@ class Trainer {
   std::vector<Group> groups_;
   std::optional<layers::GridGroups> grid_groups_;  // with tensor-parallel-mode 2d, 2.5d or 3d
   std::optional<layers::GridContext> grid_context_;
-  std::unique_ptr<machine::Device> checkpoint_host_;
+  std::unique_ptr<machine::Device> activations_host_;
+  std::unique_ptr<layers::ChunkOffload> attention_chunks_;  // with FPDT
   pipeline::StageSchedules schedules_;
   std::unique_ptr<ModelChunks> chunks_;
   layers::Parameters parameters_;

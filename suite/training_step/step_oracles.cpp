@@ -46,9 +46,13 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryP
   judge.memory("one gradient", Category::gradients, size_of(trainer.plan().gradient_dtype), width);
   for (const auto& [category, bytes] : expected_peaks(trainer, rows, updates))
     judge.memory(category, peaks.at(category), bytes);
-  if (const machine::Device* host = trainer.checkpoint_host())
-    judge.memory("checkpoints in host memory", machine::Category::activations,
-                 host->ledger().peak(), passage_peaks(trainer).host);
+  if (const machine::Device* host = trainer.activations_host()) {
+    const PassagePeaks::Host expected = passage_peaks(trainer).host;
+    judge.memory("in host memory", Category::activations,
+                 host->ledger().peak(Category::activations), expected.activations);
+    judge.memory("in host memory", Category::buffers, host->ledger().peak(Category::buffers),
+                 expected.buffers);
+  }
   const zero::ExpectedMemory states = expected_states(trainer, updates);
   if (const machine::Device* const codes = trainer.optimizer_step().compression_host())
     judge.memory("residuals and codes", Category::buffers, codes->ledger().peak(),
@@ -63,12 +67,14 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryP
 
 std::map<std::string, std::uint64_t> judge_volume(harness::Judge& judge, Trainer& trainer) {
   layers::Checkpoints::Moved before{};
+  layers::HostCopies chunks;
   zero::OffloadTraffic offloaded;
   const auto begin = [&] {
     trainer.optimizer_step().wait_for_values();
     for (const Trainer::Group& group : trainer.groups())
       for (machine::Link* link : group.links()) link->reset_traffic();
     before = trainer.checkpoints_moved();
+    chunks = trainer.chunks_copied();
     offloaded = trainer.optimizer_step().moved();
   };
   if (!take_step(trainer, begin)) {
@@ -76,12 +82,17 @@ std::map<std::string, std::uint64_t> judge_volume(harness::Judge& judge, Trainer
     return {};
   }
   trainer.optimizer_step().wait_for_values();
-  if (trainer.checkpoint_host()) {
+  if (trainer.activations_host()) {
     const machine::TrafficLabel label{machine::Operation::none, trainer.config().precision.dtype};
     const layers::Checkpoints::Moved now = trainer.checkpoints_moved();
-    const std::size_t each_way = passage_peaks(trainer).moved_each_way;
-    judge.volume("checkpoints to the host", label, now.down - before.down, each_way);
-    judge.volume("checkpoints from the host", label, now.up - before.up, each_way);
+    const PassagePeaks expected = passage_peaks(trainer);
+    judge.volume("checkpoints to the host", label, now.down - before.down,
+                 expected.checkpoints_each_way);
+    judge.volume("checkpoints from the host", label, now.up - before.up,
+                 expected.checkpoints_each_way);
+    const layers::HostCopies copied = trainer.chunks_copied() - chunks;
+    judge.volume("chunks to the host", label, copied.to_host, expected.chunks.to_host);
+    judge.volume("chunks from the host", label, copied.to_device, expected.chunks.to_device);
   }
   if (trainer.optimizer_step().host()) {
     const zero::OffloadTraffic moved = trainer.optimizer_step().moved() - offloaded,

@@ -205,6 +205,14 @@ Variations over_cp(const std::string& comm_type, const std::string& order) {
           vary("use-flash-attn", {"on"})};
 }
 
+Variations operator+(Variations all, const Variations& more);
+Variations in_chunks(const std::string& offloading) {
+  return over_cp("a2a", "striped") +
+         Variations{vary("ds-sequence-parallel-fpdt", {"on"}),
+                    vary("ds-sequence-parallel-fpdt-chunk-size", {"12"}),
+                    vary("ds-sequence-parallel-fpdt-offloading", {offloading})};
+}
+
 Variations operator+(Variations all, const Variations& more) {
   all.insert(all.end(), more.begin(), more.end());
   return all;

@@ -31,6 +31,8 @@ Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
                  const std::vector<int>& cp = {1});
 // Values of a case with context parallelism.
 Variations over_cp(const std::string& comm_type, const std::string& order);
+// Values of a case with FPDT.
+Variations in_chunks(const std::string& offloading);
 Variations operator+(Variations all, const Variations& more);
 // Add the cases of gpt_step with experts, frozen parameters, products in 8 bits, sparse attention,
 // and tensor parallelism over a grid.

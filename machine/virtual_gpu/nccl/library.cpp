@@ -216,7 +216,9 @@ ncclResult_t join(const ncclUniqueId& id, int size, int rank, bool blocking,
 ncclResult_t joined(const std::shared_ptr<Communicator>& on, const ncclUniqueId& id) {
   // A rank that has aborted or ended counts only until all have joined: the others may be later.
   for (int rank = 0; on->segment().joined < on->segment().ranks && rank < on->size(); ++rank) {
-    if (const ncclResult_t state = on->check_peer(rank); state != ncclSuccess) return state;
+    const ncclResult_t state = on->check_peer(rank);
+    if (on->segment().joined == on->segment().ranks) break;  // just now; then it may have aborted
+    if (state != ncclSuccess) return state;
     if (on->of(rank).state < State::joined)
       return refused(ncclInProgress, fmt::format("rank {} of {} has not joined", rank, on->size()));
   }

@@ -23,6 +23,7 @@ from .drawing import (
     bars,
     breakdown,
     bubble,
+    contexts,
     levels,
     limits,
     link_matrix,
@@ -59,6 +60,7 @@ KINDS = {
     "mfu": ("model FLOPs utilization", "Layers and training steps", training.mfu),
     "strategies": ("one model by several strategies", "Layers and training steps", strategies.strategies),
     "scaling": ("throughput over ranks", "Layers and training steps", training.scaling),
+    "contexts": ("attention over ranks", "Layers and training steps", contexts.contexts),
     "tensor_grids": ("tensor parallelism in 1 to 3 dimensions", "Layers and training steps", tensor_grids.tensor_grids),
 }
 # For a folder with this file instead of run.json.

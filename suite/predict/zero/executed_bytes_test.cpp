@@ -205,5 +205,20 @@ TEST(ExecutedBytes, OfContextParallelism) {
     }
 }
 
+TEST(ExecutedBytes, OfFpdt) {
+  for (const auto recompute :
+       {layers::RecomputeGranularity::none, layers::RecomputeGranularity::full}) {
+    TrainingConfig config = small({.cp = 4});
+    config.context = {.comm_type = layers::CpCommType::a2a,
+                      .order = layers::SequenceOrder::striped,
+                      .fpdt = true,
+                      .fpdt_chunk_size = 8,
+                      .fpdt_offloading = true};
+    config.activations.use_flash_attn = true;
+    config.activations.recompute_granularity = recompute;
+    EXPECT_EQ(predicted(config), executed(config));
+  }
+}
+
 }  // namespace
 }  // namespace suite::predict

@@ -195,6 +195,17 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   for (const char* type : {"p2p", "a2a", "all_gather"})
     add(edges, "contexts", {tiny, batch, vary("recompute-granularity", {"selective"})},
         over_cp(type, "zigzag") + grids({2}, {1}, {1}, {1}, {2}));
+  // Covers chunks of the sequence on the host and on the device, over stages and with heads that tp
+  // divides, kept and computed again beside checkpoints on the host.
+  add(edges, "contexts", Variations{tiny, batch} + in_chunks("on"), grids({4}, {1}, {2}, {1}, {2}));
+  add(edges, "contexts",
+      hidden_dropout + in_chunks("on") +
+          Variations{full_recompute, vary("cpu-checkpointing", {"on"}), vary("zero-stage", {"2"})},
+      grids({4}, {1}, {1}, {2}, {2}));
+  add(edges, "contexts",
+      Variations{tiny, batch, in_bfloat16, vary("recompute-granularity", {"selective"})} +
+          in_chunks("off"),
+      grids({4}, {2}, {1}, {1}, {2}));
   // Covers an encoder: padding, token types, masked tokens, and the hidden layer of its head.
   const auto encoder = vary("model", {"bert_tiny"});
   add(full, "encoders",
