@@ -42,8 +42,8 @@
 #include <vector>
 
 #include "collectives/communicator/calls.h"
-#include "layers/context_parallel/chunk_offload.h"
 #include "layers/context_parallel/context_parallel.h"
+#include "layers/context_parallel/splits/chunk_offload.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
 

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "collectives/communicator/communicator.h"
-#include "layers/context_parallel/placement.h"
+#include "layers/context_parallel/splits/placement.h"
 
 namespace layers {
 

@@ -22,7 +22,7 @@
 #include <cstdint>
 
 #include "collectives/communicator/communicator.h"
-#include "layers/context_parallel/placement.h"
+#include "layers/context_parallel/splits/placement.h"
 #include "machine/device/flash_attention.h"
 #include "machine/device/gemm.h"
 #include "machine/device/kernels.h"

@@ -19,8 +19,8 @@
 
 #include <vector>
 
-#include "layers/context_parallel/chunk_offload.h"
 #include "layers/context_parallel/head_exchange.h"
+#include "layers/context_parallel/splits/chunk_offload.h"
 
 namespace layers {
 

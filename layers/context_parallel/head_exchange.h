@@ -19,7 +19,7 @@
 
 #include "collectives/traffic_matrix.h"
 #include "layers/context_parallel/core_attention.h"
-#include "layers/context_parallel/head_split.h"
+#include "layers/context_parallel/splits/head_split.h"
 
 namespace layers {
 

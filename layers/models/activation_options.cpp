@@ -60,6 +60,15 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_
   if (recompute_num_layers < 1 || recompute_num_layers > layers_of_stage)
     machine::reject("recompute-num-layers is {}; expected 1 to {}, the layers of a stage",
                     recompute_num_layers, layers_of_stage);
+  if (contiguous_memory_optimization && !distribute_saved_activations && !cpu_checkpointing)
+    machine::reject(
+        "contiguous-checkpoints requires distribute-saved-activations or cpu-checkpointing, "
+        "because other checkpoints are no copies");
+  const auto checkpoints = std::ranges::count_if(
+      layer_groups(*this, static_cast<std::size_t>(layers_of_stage)), &LayerGroup::recomputed);
+  if (number_checkpoints > 0 && number_checkpoints < checkpoints)
+    machine::reject("number-checkpoints is {}; expected at least {}, those of a stage",
+                    number_checkpoints, checkpoints);
 }
 
 void ActivationOptions::validate_rows(int sequence, int tp, int micro_batch_size) const {

@@ -39,15 +39,20 @@ struct ActivationOptions {
   // without it, too.
   bool use_flash_attn = false;
   bool cpu_checkpointing = false;  // the kept input of a group is in host memory (checkpoints.h)
-  bool fused_epilogues = false;    // bias and GELU are part of cuBLASLt's products
-  TpCommOverlap tp_comm{};         // communication over tp during products
+  // The kept inputs of a micro-batch are adjacent, in one allocation (M_D of ZeRO-R). It has room
+  // for number_checkpoints inputs, or with 0 for those of the stage.
+  bool contiguous_memory_optimization = false;
+  int number_checkpoints = 0;
+  bool fused_epilogues = false;  // bias and GELU are part of cuBLASLt's products
+  TpCommOverlap tp_comm{};       // communication over tp during products
 
   bool blockwise(const GptConfig& config) const { return use_flash_attn || config.sparse.on(); }
 
   // Throws std::invalid_argument that names the key, its value and a valid value. sequence_parallel
   // and distribute_saved_activations require tp 2 or more and exclude each other; options of full
   // recomputation require granularity full; recompute_num_layers is at most the layers of a stage;
-  // fused_epilogues requires biases.
+  // contiguous_memory_optimization requires copies (distributed or on the host), and
+  // number_checkpoints at least as many as a stage has; fused_epilogues requires biases.
   void validate(const GptConfig& config, int tp, int layers_of_stage) const;
   // Throws std::invalid_argument if sequence_parallel is set and tp does not divide the tokens of a
   // micro-batch. sequence: the rows of a sequence on a context-parallel rank.

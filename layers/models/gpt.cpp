@@ -161,9 +161,12 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
     use(embedding_parameters(), [&] { embed(batch, x); });
   }
   SHARDMARK_CHECK(x.shape().text(), ==, shape.text());
+  const auto apart = std::ranges::count_if(
+      groups_, [&](const LayerGroup& group) { return group.recomputed && kept_apart(group); });
+  auto room = checkpoints_.make_room(static_cast<std::size_t>(apart), x.size());
   for (const LayerGroup& group : groups_) {
     saved.inputs.push_back(!group.recomputed   ? Tensor()
-                           : kept_apart(group) ? checkpoints_.keep(x)
+                           : kept_apart(group) ? checkpoints_.keep(x, room)
                                                : x);
     for (std::size_t i = group.begin; i < group.end; ++i) {
       const bool leaves_stage = i + 1 == blocks_.size() && !head_;

@@ -388,6 +388,8 @@ void Passage::hold(const Part& part, const std::vector<Row>& rows) {
 void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
   const bool distribute = options.distribute_saved_activations, to_host = options.cpu_checkpointing;
   const std::size_t share = distribute ? z.border / z.t : z.border;
+  std::size_t apart = 0;                     // checkpoints
+  int first_kept = -1, first_restored = -1;  // when the first one is kept and restored
   for (std::size_t to = 1; to < parts_.size(); ++to) {
     if ((to == 1 && !z.first_stage) || (to == parts_.size() - 1 && !z.last_stage)) continue;
     const Part &before = parts_[to - 1], &part = parts_[to];
@@ -410,13 +412,23 @@ void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
       hold(later_, z.border, before.again, part.at(done));
     } else {
       const int gathered = gathers_[static_cast<std::size_t>(group - groups_.begin())];
-      hold(Category::activations, share, part.at(forward), gathered,
+      // One allocation of all is made with the first, which is restored last.
+      if (apart++ == 0) {
+        first_kept = part.at(forward);
+        first_restored = gathered;
+      }
+      hold(Category::activations, share, part.at(forward),
+           options.contiguous_memory_optimization ? first_restored : gathered,
            to_host ? Place::host : Place::device);
       if (to_host) checkpoints_on_host += share;
       if (to_host && distribute) hold(Category::buffers, share, gathered, gathered);
       hold(later_, z.border, gathered, part.at(done));
     }
   }
+  const auto room = static_cast<std::size_t>(options.number_checkpoints);
+  if (options.contiguous_memory_optimization && apart > 0 && room > apart)
+    hold(Category::activations, (room - apart) * share, first_kept, first_restored,
+         to_host ? Place::host : Place::device);
   for (const LayerGroup& group : groups_) {  // the output of a second forward
     const int again = parts_[group.end].again;
     if (group.recomputed) hold(Category::buffers, z.border, again, again + last);

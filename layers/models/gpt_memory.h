@@ -22,11 +22,12 @@
 // A layer with experts keeps in place of the perceptron's M/c + (G + F)/t of norm2, inner and
 // active: M/c of norm2, and those of experts/moe_cost.h. With context parallelism, p2p or
 // all_gather: as with use_flash_attn. a2a keeps q, k, v and context of its own heads for all
-// positions in place of Q/t and the log-sum-exp (context_cost.h). For GPT-2 in bfloat16 the first
-// formula is sbh (8/c + 24/t + 2as/(ht)) + 16 sb/c. Korthikanti et al. 2022 (arXiv:2205.05198,
-// table 2) have sbh (10/c + 24/t + 5as/(ht)). Their additional 2/c and 3as/(ht) are dropout (masks,
-// and the dropped probabilities). We keep neither of them, because both are recomputed. They leave
-// out the statistics of the norms.
+// positions in place of Q/t and the log-sum-exp (context_cost.h); FPDT with offloading keeps them
+// on the host, and only the log-sum-exp. For GPT-2 in bfloat16 the first formula is sbh (8/c + 24/t
+// + 2as/(ht)) + 16 sb/c. Korthikanti et al. 2022 (arXiv:2205.05198, table 2) have sbh (10/c + 24/t
+// + 5as/(ht)). Their additional 2/c and 3as/(ht) are dropout (masks, and the dropped
+// probabilities). We keep neither of them, because both are recomputed. They leave out the
+// statistics of the norms.
 //
 // With the bulk forms of tp_comm_overlap.h (both halves together) backward holds the gathered input
 // of a product in addition to the gradient that is reduced, M more, and frees the norm and the

@@ -425,7 +425,7 @@ TEST_F(Configuration, RejectsValuesOfAnotherTypeOrSize) {
            {R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}})",
             {"nvme_path"}},
            {R"("zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum")", {"stage 3"}},
-           {R"("activation_checkpointing": {"contiguous_memory_optimization": true})",
+           {R"("activation_checkpointing": {"synchronize_checkpoint_boundary": true})",
             {"not honoured"}}}) {
     const std::string said = refusal(with(keys));
     for (const std::string& word : words) expect_words(said, {word});

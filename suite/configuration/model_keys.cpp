@@ -74,7 +74,8 @@ std::vector<Key> model_keys() {
           NAMED(model.position_embedding_type, layers::position_embedding_type), shape,
           {.choices = {"learned_absolute", "rope", "relative"}})
           .also(selecting("rope", "--use-rotary-position-embeddings")),
-      row("--rotary-base", "", AT(model.rotary_base), numbers, {.least = 1, .most = 1e15}, &rope),
+      row("--rotary-base", "", AT(model.rotary_base), numbers, {.least = 1, .most = 1e15}, &rope)
+          .also({"--rotary-position-embeddings-theta"}),
       row("--hidden-dropout", "", AT(model.hidden_dropout), masks, {.most = below_one}),
       row("--attention-dropout", "", AT(model.attention_dropout), masks, {.most = below_one}),
       row("--num-experts", "", AT(model.moe.num_experts), of_experts, {.least = 1, .most = 1e5}),

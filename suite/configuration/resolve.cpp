@@ -212,25 +212,21 @@ class Resolution {
     said_.set(field, static_cast<double>(value), {"derived", how});
   }
 
-  void set_context(const char* comm_type, const char* placement, const Origin& origin) {
-    for (const auto& [key, value] :
-         {std::pair("cp-comm-type", comm_type), {"cp-placement", placement}})
-      said_.set(find_key(key)->field(config_), std::string(value), origin);
-  }
-
   void degrees() {
     machine::Degrees& degrees = config_.degrees;
     if (!config_.tensor_parallel) degrees.tp = 1;
+    const bool fpdt = config_.context.fpdt;
+    const auto exchange_heads = [&](const Origin& origin) {
+      for (const auto& [key, value] :
+           {std::pair("cp-comm-type", "a2a"), {"cp-placement", fpdt ? "striped" : "contiguous"}})
+        said_.set(find_key(key)->field(config_), std::string(value), origin);
+    };
     if (const std::optional<int> ulysses = config_.sequence_parallel_size) {
       const Origin origin{said_.origin(&config_.sequence_parallel_size)->text(), "Ulysses"};
       said_.set(Field(degrees.cp), static_cast<double>(*ulysses), origin);
-      if (*ulysses > 1) {
-        const bool fpdt = config_.context.fpdt;
-        set_context("a2a", fpdt ? "striped" : "contiguous", origin);
-      }
-    } else if (const Origin* const fpdt = said_.origin(&config_.context.fpdt);
-               fpdt && config_.context.fpdt) {
-      set_context("a2a", "striped", {fpdt->text(), "FPDT"});
+      if (*ulysses > 1) exchange_heads(origin);
+    } else if (const Origin* const origin = said_.origin(&config_.context.fpdt); fpdt && origin) {
+      exchange_heads({origin->text(), "FPDT"});
     }
     const std::int64_t gpus = sources_.gpus;
     const std::int64_t cut = std::int64_t{degrees.tp} * degrees.pp * degrees.cp;

@@ -102,6 +102,9 @@ bool is_full(Config c) {
   return c.activations.recompute_granularity == layers::RecomputeGranularity::full;
 }
 const Needs full{"--recompute-granularity full", is_full};
+const Needs contiguous{"activation_checkpointing.contiguous_memory_optimization", [](Config c) {
+                         return full.met(c) && c.activations.contiguous_memory_optimization;
+                       }};
 const Needs full_over_tp{"--recompute-granularity full and --tensor-model-parallel-size above 1",
                          [](Config c) { return is_full(c) && c.degrees.tp > 1; }};
 
@@ -305,6 +308,15 @@ std::vector<Key> step_keys() {
            AT(activations.cpu_checkpointing), recomputed, "keep checkpoints in host memory", {},
            &full)
           .also({"--checkpoint-in-cpu"}),
+      axis("contiguous-checkpoints", "activation_checkpointing.contiguous_memory_optimization",
+           AT(activations.contiguous_memory_optimization), recomputed,
+           "keep the checkpoints of a micro-batch in one allocation", {}, &full)
+          .also({"--contigious-checkpointing"}),
+      axis("number-checkpoints", "activation_checkpointing.number_checkpoints",
+           AT(activations.number_checkpoints),
+           unaffected("the papers' formulas count the checkpoints that a stage has"),
+           "checkpoints for which that allocation has room; 0: those of a stage",
+           {.least = 0, .most = 1e6}, &contiguous),
       axis("--use-flash-attn", "", AT(activations.use_flash_attn), fused, "blockwise attention")
           .also({"--use-flash-attn-v2"}),
       axis("fused-epilogues", "", AT(activations.fused_epilogues), fused,

@@ -73,6 +73,13 @@ std::vector<TrainingConfig> bases() {
     c.context.a2a_size = 2;
   });
   add([](TrainingConfig& c) {
+    c.activations.sequence_parallel = false;
+    c.activations.recompute_granularity = RecomputeGranularity::full;
+    c.activations.cpu_checkpointing = true;
+    c.activations.contiguous_memory_optimization = true;
+    c.activations.number_checkpoints = 100;
+  });
+  add([](TrainingConfig& c) {
     c.degrees = {.cp = 4, .dp = 8};
     c.activations.use_flash_attn = true;
     c.activations.sequence_parallel = false;

@@ -202,6 +202,15 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
       hidden_dropout + in_chunks("on") +
           Variations{full_recompute, vary("cpu-checkpointing", {"on"}), vary("zero-stage", {"2"})},
       grids({4}, {1}, {1}, {2}, {2}));
+  // Covers checkpoints in one allocation, on the device and on the host, with room for more.
+  add(edges, "checkpoints",
+      Variations{tiny, batch, full_recompute, vary("contiguous-checkpoints", {"on"}),
+                 vary("distribute-saved-activations", {"on"}), vary("schedule", {"zb_h1"})},
+      grids({4}, {2}, {2}, {1}));
+  add(edges, "checkpoints",
+      Variations{tiny, batch, full_recompute, vary("contiguous-checkpoints", {"on"}),
+                 vary("number-checkpoints", {"5"}), vary("cpu-checkpointing", {"on"})},
+      grids({2}, {1}, {1}, {2}));
   add(edges, "contexts",
       Variations{tiny, batch, in_bfloat16, vary("recompute-granularity", {"selective"})} +
           in_chunks("off"),

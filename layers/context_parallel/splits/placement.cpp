@@ -1,4 +1,4 @@
-#include "layers/context_parallel/placement.h"
+#include "layers/context_parallel/splits/placement.h"
 
 #include <algorithm>
 #include <cstddef>

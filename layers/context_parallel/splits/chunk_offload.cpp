@@ -1,4 +1,4 @@
-#include "layers/context_parallel/chunk_offload.h"
+#include "layers/context_parallel/splits/chunk_offload.h"
 
 #include <algorithm>
 

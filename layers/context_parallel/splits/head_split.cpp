@@ -1,4 +1,4 @@
-#include "layers/context_parallel/head_split.h"
+#include "layers/context_parallel/splits/head_split.h"
 
 #include <algorithm>
 #include <cstddef>

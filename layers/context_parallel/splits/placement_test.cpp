@@ -1,6 +1,6 @@
 // The placements and the parts of the mask, compared with loops over all positions.
 
-#include "layers/context_parallel/placement.h"
+#include "layers/context_parallel/splits/placement.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <set>
 
-#include "layers/context_parallel/head_split.h"
+#include "layers/context_parallel/splits/head_split.h"
 
 namespace layers {
 namespace {
