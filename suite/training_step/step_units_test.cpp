@@ -40,13 +40,15 @@ TEST(TrainingStep, AGptStepSupportsEveryActivationOption) {
                             {"sequence-parallel", "0,1"},
                             {"recompute-granularity", "selective,full"},
                             {"recompute-method", few ? "uniform" : "uniform,block"},
-                            {"distribute-saved-activations", "0,1"}});
+                            {"distribute-saved-activations", "0,1"},
+                            {"contiguous-checkpoints", "0"},
+                            {"number-checkpoints", "0"}});
   EXPECT_EQ(cases.size(), few ? 5U : 16U);
   expect_passed(cases, 4);
 }
 
-// Whole and distributed checkpoints, of all layers and of some layers. On one stage, the caller
-// keeps the first input.
+// Whole and distributed checkpoints, of all layers and of some layers, apart and in one allocation.
+// On one stage, the caller keeps the first input.
 TEST(TrainingStep, AGptStepKeepsItsCheckpointsOnTheHost) {
   const auto cases = steps({{"ranks", "4"},
                             {"tensor-model-parallel-size", sanitized ? "2" : "2,4"},
@@ -54,8 +56,10 @@ TEST(TrainingStep, AGptStepKeepsItsCheckpointsOnTheHost) {
                             {"recompute-granularity", "full"},
                             {"recompute-method", sanitized ? "uniform" : "uniform,block"},
                             {"distribute-saved-activations", sanitized ? "1" : "0,1"},
-                            {"cpu-checkpointing", "1"}});
-  EXPECT_EQ(cases.size(), sanitized ? 1U : 8U);
+                            {"cpu-checkpointing", "1"},
+                            {"contiguous-checkpoints", sanitized ? "1" : "0,1"},
+                            {"number-checkpoints", "0"}});
+  EXPECT_EQ(cases.size(), sanitized ? 1U : 16U);
   expect_passed(cases, 4);
   testing::expect_words(refusal("gpt_step", {{"model", "tiny"},
                                              {"ranks", "1"},
