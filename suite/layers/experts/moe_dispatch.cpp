@@ -13,7 +13,9 @@
 // counted bytes is in layers/experts/dispatch/direct_rows.h.
 //
 // dispatch_over_all_to_all_v: dispatch_rate.h, of alltoall's dispatch and one all_to_all_v of its
-// traffic matrix.
+// traffic matrix. dispatch also exchanges counts and makes the plan, which takes some 6 us and 20
+// ns for each row, so it is low for short messages. If rows are packed, it reads and writes 6 B
+// instead of 2 B (B: the bytes of a rank's rows), and 1/3 is the limit.
 
 #include <fmt/format.h>
 
