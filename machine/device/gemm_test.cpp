@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <thread>
 
@@ -243,6 +244,23 @@ TEST_P(Gemm, ThreadsComputeTheSame) {
     check(matrix(a), matrix(b), matrix(first), 1, 0, a, b, first);
     gemm(device_->stream(), matrix(a), matrix(b), matrix(second));
     EXPECT_EQ(hash(first), hash(second));  // the same bits in every run
+  }
+}
+
+// On the host, panels of 512 rows, columns and terms are multiplied (host/widened_gemm.h).
+TEST_P(Gemm, SeveralPanelsInEachExtent) {
+  if (device_->kind() != Device::Kind::host) GTEST_SKIP() << "panels of the host";
+  for (const auto& [m, n, k] :
+       {std::array<std::int64_t, 3>{600, 700, 5}, {1100, 40, 40}, {40, 40, 1300}}) {
+    const Tensor a = random({m, k}), b = random({n, k});
+    for (const int threads : {1, 3}) {
+      device_->set_threads(threads);
+      for (const Dtype result : results()) {
+        const Tensor c = random({m, n}, result);
+        SCOPED_TRACE(fmt::format("m {} n {} k {} threads {}", m, n, k, threads));
+        check(matrix(a), matrix(b).transposed(), matrix(c), -1, 0.5f, a, b, c);
+      }
+    }
   }
 }
 

@@ -9,6 +9,8 @@ std::size_t index_of(std::int64_t value) { return static_cast<std::size_t>(value
 std::vector<std::vector<std::int32_t>> slots_of_experts(const MoeConfig& config,
                                                         std::span<const std::int32_t> choices) {
   std::vector<std::vector<std::int32_t>> slots(index_of(config.num_experts));
+  const std::size_t even = choices.size() / slots.size();
+  for (std::vector<std::int32_t>& of_expert : slots) of_expert.reserve(2 * even);
   for (std::size_t i = 0; i < choices.size(); ++i)
     if (choices[i] >= 0) slots[index_of(choices[i])].push_back(static_cast<std::int32_t>(i));
   return slots;
@@ -50,6 +52,8 @@ AllToAllPlan all_to_all_plan(const MoeConfig& config, ExpertParallel degrees, in
   AllToAllPlan plan;
   const auto slots = slots_of_experts(config, routing.choices);
   const std::int64_t capacity = padded_rows(config, routing.choices.size());
+  for (std::vector<std::int32_t>* column : {&plan.sent.slot, &plan.sent.token})
+    column->reserve(index_of(degrees.etp) * routing.choices.size());
   for (int to = 0; to < ranks; ++to)
     for (int i = 0; i < each; ++i)
       append(config, slots[index_of(to / degrees.etp * each + i)], capacity, 0, plan.sent);

@@ -26,7 +26,7 @@ class HostKernels final : public kernel::OptimizerKernels<HostLaunch> {
  private:
   void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
                float beta) override {
-    host::multiply(a, b, c, alpha, beta, device_.threads());
+    host::multiply(a, b, c, alpha, beta, device_.threads(), scratch_);
   }
   void do_attention(const AttentionForward& call) override {
     host::attend(call, device_.threads(), scratch_);

@@ -31,6 +31,6 @@ void attend_backward(const AttentionBackward& call, int threads, Scratch& scratc
 
 // machine::gemm checks the arguments: no extent of c is zero; a.cols may be.
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
-              int threads);
+              int threads, Scratch& scratch);
 
 }  // namespace machine::host

@@ -1,0 +1,17 @@
+#pragma once
+// c = alpha a b + beta c on oneDNN's matmul primitive.
+
+#include "machine/device/gemm.h"
+
+namespace machine::host {
+
+// Returns whether oneDNN multiplies bfloat16 faster than float. Without AMX it does not: on a
+// processor with AVX-512 BF16 it reaches 0.6 of its rate in float, and 0.2 on one without.
+bool multiplies_bfloat16();
+
+// Returns false, and writes nothing, if oneDNN has no fast kernel for these layouts. a and b are
+// float, or bfloat16 if the processor multiplies it; c.col_stride is 1, no extent zero.
+bool multiply_by_onednn(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
+                        int threads);
+
+}  // namespace machine::host
