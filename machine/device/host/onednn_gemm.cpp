@@ -161,8 +161,12 @@ Matrix columns(const Matrix& x, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 bool multiplies_bfloat16() {
-  constexpr int amx = static_cast<int>(dnnl::cpu_isa::avx512_core_amx);  // a set of bits
-  return (static_cast<int>(dnnl::get_effective_cpu_isa()) & amx) == amx;
+  const auto has = [](dnnl::cpu_isa isa) {  // a set of bits
+    return (static_cast<int>(dnnl::get_effective_cpu_isa()) & static_cast<int>(isa)) ==
+           static_cast<int>(isa);
+  };
+  return has(dnnl::cpu_isa::avx512_core_amx) ||
+         (has(dnnl::cpu_isa::avx512_core_bf16) && __builtin_cpu_is("amd"));
 }
 
 bool multiply_by_onednn(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
