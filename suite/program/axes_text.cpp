@@ -93,13 +93,11 @@ std::vector<std::string> default_first(const AxisInfo& axis) {
   return all;
 }
 
-// Moves axes whose values are few words from the end of `axes` to `brief`.
+// Moves axes without a short name from the end of `axes` to `brief`.
 void shorten(std::vector<AxisInfo>& axes, std::vector<AxisInfo>& brief) {
-  constexpr std::size_t few = 80;
   for (std::size_t at = axes.size(); at-- > 0 && axes.size() > least_lines;) {
     const AxisInfo& axis = axes[at];
-    const std::string values = fmt::format("{}", fmt::join(default_first(axis), ","));
-    if (short_name(axis.name) != axis.name || axis.name == "ranks" || values.size() > few) continue;
+    if (short_name(axis.name) != axis.name || axis.name == "ranks") continue;
     brief.insert(brief.begin(), axis);
     axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(at));
   }
@@ -108,6 +106,7 @@ void shorten(std::vector<AxisInfo>& axes, std::vector<AxisInfo>& brief) {
 // Lists axes with their values and counts those that the profile does not vary:
 // "--b 1,2; --a, --c off,on; and 3 that quick does not vary".
 std::string brief_text(const std::vector<AxisInfo>& axes, std::string_view profile) {
+  constexpr std::size_t of_values = 50;  // columns
   std::vector<std::string> entries, switches;
   for (const AxisInfo& axis : axes) {
     if (axis.values.size() == 1) continue;
@@ -115,7 +114,7 @@ std::string brief_text(const std::vector<AxisInfo>& axes, std::string_view profi
     if (all == std::vector<std::string>{"off", "on"})
       switches.push_back("--" + axis.name);
     else
-      entries.push_back(fmt::format("--{} {}", axis.name, fmt::join(all, ",")));
+      entries.push_back(fmt::format("--{} {}", axis.name, joined(all, of_values)));
   }
   const std::size_t others = axes.size() - entries.size() - switches.size();
   for (std::size_t i = 0; i < switches.size(); ++i)

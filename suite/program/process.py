@@ -48,6 +48,7 @@ def kill_all(mark):
 # The values of varied axes whose default is not neutral. A change of these defaults does not change the cases of tests.
 PLAIN = {"--dtype": "float", "--transport": "shared_memory", "--optimizer": "adamw", "--schedule": "1f1b", "--model": "tiny",
          "--cp-comm-type": "p2p", "--cp-placement": "zigzag", "--fp8-recipe": "delayed",
+         "--ds-sequence-parallel-fpdt-chunk-size": "65536", "--number-checkpoints": "0",
          "--tensor-parallel-mode": "1d", "--tensor-parallel-product": "summa", "--expert-tensor-parallel-size": "tp"}
 NEUTRAL = {"off", "none", "default", "model", "schedule", "1"}
 

@@ -146,7 +146,7 @@ collectives::CallsCost cost_of(const Trainer& trainer, const zero::Rule& rule) {
 }
 
 // The bytes of micro-batches in flight in one memory.
-struct InFlight {
+struct RunningPeaks {
   std::size_t held = 0, activations = 0, buffers = 0;  // now; peaks
 
   void run(pipeline::Kind kind, const layers::HeldMemory& passage) {
@@ -206,7 +206,7 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
       memory.push_back(layers::stage_memory(
           config.model, with_rows(chunk, config.model, rows, static_cast<int>(i))));
   PassagePeaks peaks;
-  InFlight on_device, on_host;
+  RunningPeaks on_device, on_host;
   std::size_t lasting = 0;
   for (const pipeline::Action& action : schedules.of(stage)) {
     const std::size_t first =

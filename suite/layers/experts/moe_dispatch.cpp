@@ -50,7 +50,7 @@ class MoeDispatch {
       {"communication_share", "", Better::higher, Nature::measured,
        "time of the messages of `moe_dispatch` over the time of all its work"},
       {"dispatch_over_all_to_all_v", "", Better::higher, Nature::measured,
-       "rate of dispatch over that of all_to_all_v with the same traffic matrix"}};
+       "rate of dispatch over that of its plain all_to_all_v"}};
 
   static Sweep<Case> sweep();
   MoeDispatch(const Case& c, Context& context);

@@ -195,26 +195,28 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   for (const char* type : {"p2p", "a2a", "all_gather"})
     add(edges, "contexts", {tiny, batch, vary("recompute-granularity", {"selective"})},
         over_cp(type, "zigzag") + grids({2}, {1}, {1}, {1}, {2}));
-  // Covers chunks of the sequence on the host and on the device, over stages and with heads that tp
-  // divides, kept and computed again beside checkpoints on the host.
-  add(edges, "contexts", Variations{tiny, batch} + in_chunks("on"), grids({4}, {1}, {2}, {1}, {2}));
+  // Covers chunks of the sequence that are kept on the host and made again beside checkpoints.
   add(edges, "contexts",
       hidden_dropout + in_chunks("on") +
           Variations{full_recompute, vary("cpu-checkpointing", {"on"}), vary("zero-stage", {"2"})},
       grids({4}, {1}, {1}, {2}, {2}));
-  // Covers checkpoints in one allocation, on the device and on the host, with room for more.
-  add(edges, "checkpoints",
-      Variations{tiny, batch, full_recompute, vary("contiguous-checkpoints", {"on"}),
-                 vary("distribute-saved-activations", {"on"}), vary("schedule", {"zb_h1"})},
-      grids({4}, {2}, {2}, {1}));
-  add(edges, "checkpoints",
-      Variations{tiny, batch, full_recompute, vary("contiguous-checkpoints", {"on"}),
-                 vary("number-checkpoints", {"5"}), vary("cpu-checkpointing", {"on"})},
-      grids({2}, {1}, {1}, {2}));
-  add(edges, "contexts",
+  // Covers chunks over stages, on the device, and with attention that is made again.
+  const std::vector<Profile> larger{smoke, acceptance};
+  add(larger, "contexts", Variations{tiny, batch} + in_chunks("on"),
+      grids({4}, {1}, {2}, {1}, {2}));
+  add(larger, "contexts",
       Variations{tiny, batch, in_bfloat16, vary("recompute-granularity", {"selective"})} +
           in_chunks("off"),
       grids({4}, {2}, {1}, {1}, {2}));
+  // Covers checkpoints in one allocation, on the device and on the host, with room for more.
+  const Variations adjacent{tiny, batch, full_recompute, vary("contiguous-checkpoints", {"on"})};
+  add(edges, "checkpoints",
+      adjacent +
+          Variations{vary("distribute-saved-activations", {"on"}), vary("schedule", {"zb_h1"})},
+      grids({4}, {2}, {2}, {1}));
+  add(larger, "checkpoints",
+      adjacent + Variations{vary("number-checkpoints", {"5"}), vary("cpu-checkpointing", {"on"})},
+      grids({2}, {1}, {1}, {2}));
   // Covers an encoder: padding, token types, masked tokens, and the hidden layer of its head.
   const auto encoder = vary("model", {"bert_tiny"});
   add(full, "encoders",
