@@ -1,12 +1,10 @@
 """Attention whose sequence is split over ranks: tokens per second, memory, and the sequence that fits a memory."""
 from collections import defaultdict
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-from .bars import UNIT_OF_BYTES, unit_for
+from .bars import UNIT_OF_BYTES
+from .over_ranks import panels
 from .run_json import Absent
-from .sheet import WIDTH, Sheet, file_name, legend_above, line_style, plain_log
+from .sheet import Sheet, file_name
 
 UNITS = ("ring_attention", "ulysses_attention", "fpdt_attention")
 TYPE, PLACEMENT, LENGTH = "cp-comm-type", "placement", "seq-length"
@@ -54,30 +52,11 @@ def _values(of_lengths):
 
 
 def _sheet(rest, lines):
-    figure = Figure(figsize=(2 * WIDTH, 2.4))
-    axes = figure.subplots(1, 3)
     values = {line: {ranks: _values(of) for ranks, of in sorted(lines[line].items()) if len(of) > 1}
               for line in LINES if line in lines}
     lengths = {max(of) for of_ranks in lines.values() for of in of_ranks.values() if len(of) > 1}
-    ticks = sorted({ranks for of_ranks in values.values() for ranks in of_ranks})
-    handles = []
-    for index, (axis, label, units) in enumerate(zip(
-            axes, ("attention", "peak memory of a rank", "longest sequence in 1 GiB of a rank"),
-            (UNIT_OF_RATE, UNIT_OF_BYTES, UNIT_OF_TOKENS))):
-        scale, word = unit_for(max(of[index] for of_ranks in values.values() for of in of_ranks.values()), units)
-        for line, of_ranks in values.items():
-            points = [(ranks, of[index] / scale) for ranks, of in of_ranks.items() if of[index] > 0]
-            if points:
-                handles += axis.plot(*zip(*points), label=line, **line_style(LINES.index(line)))[:index == 0]
-        axis.set_xscale("log", base=2)
-        axis.xaxis.set_major_locator(FixedLocator(ticks))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        axis.xaxis.set_minor_locator(NullLocator())
-        axis.margins(x=0.1, y=0.1)
-        plain_log(axis, 10)
-        axis.set_xlabel("ranks (CP)")
-        axis.set_ylabel(f"{label} [{word}]")
-    legend_above(axes[0], handles=handles, labels=[handle.get_label() for handle in handles])
+    figure = panels(values, LINES, [("attention", UNIT_OF_RATE), ("peak memory of a rank", UNIT_OF_BYTES),
+                                    ("sequence in 1 GiB", UNIT_OF_TOKENS)], "ranks (CP)")
     rows = [[line, ranks, max(lines[line][ranks]), quantity, value, lines[line][ranks][max(lines[line][ranks])].verdict]
             for line, of_ranks in values.items() for ranks, of in of_ranks.items()
             for quantity, value in zip(QUANTITIES, of)]
@@ -85,6 +64,6 @@ def _sheet(rest, lines):
     return Sheet(file_name("contexts", *(v for _, v in sorted(rest.items()))),
                  "Attention whose sequence is split over ranks",
                  f"Forward and backward of {' and '.join(map(str, sorted(lengths)))} tokens, {sizes}. Memory of the device: "
-                 "queries, keys, values, outputs, their gradients, and what the algorithm holds. The longest sequence "
+                 "queries, keys, values, outputs, their gradients, and what the algorithm holds. The sequence that fits 1 GiB "
                  "follows from two lengths, because memory is linear in the length.", figure,
                  ["algorithm", "ranks", "seq_length", "quantity", "value", "verdict"], rows)
