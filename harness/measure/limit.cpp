@@ -18,7 +18,8 @@ Limit limit_of(const Cost& cost, const Rates& rates, int ranks) {
   if (const double flops = rates.flops_per_second(cost.flops_dtype, ranks);
       cost.flops > 0 && flops > 0)
     raise(cost.flops / flops, RateKey::Kind::matrix);
-  const double copy = rates.memory_bytes_per_second(set, ranks);
+  const double copy = cost.updates_in_place ? rates.update_bytes_per_second(set, ranks)
+                                            : rates.memory_bytes_per_second(set, ranks);
   const double memory_s = copy > 0 ? cost.memory_bytes / copy : 0;
   const double link = rates.link_bytes_per_second(set, {ranks, cost.transport, false});
   double extra_s = 0;  // of a peer's memory, over shared_memory
@@ -26,7 +27,9 @@ Limit limit_of(const Cost& cost, const Rates& rates, int ranks) {
     raise(cost.wire_bytes / link, RateKey::Kind::link);
   else if (link > 0 && copy > 0)
     extra_s = cost.wire_bytes * std::max(0.0, 1 / link - 2 / copy);
-  raise(memory_s + extra_s, extra_s > 0 ? RateKey::Kind::link : RateKey::Kind::memory);
+  raise(memory_s + extra_s, extra_s > 0             ? RateKey::Kind::link
+                            : cost.updates_in_place ? RateKey::Kind::update
+                                                    : RateKey::Kind::memory);
   return limit;
 }
 

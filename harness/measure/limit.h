@@ -9,6 +9,7 @@
 //     bytes that are unchanged since they were received last, like the inputs of timed runs. Bytes
 //     that a peer has just written are slower (Rates has both), but no rank must fetch them: the
 //     producer may write its result into the others' memory.
+//   - A case that writes only what it has read is compared with updates in place, not with copies.
 //   - Over the other transports another engine may move the bytes concurrently: the larger of M/C
 //     and W/L.
 //

@@ -50,6 +50,22 @@ TEST(Limit, OverOtherTransportsIsTheLargerOfMemoryAndWire) {
   }
 }
 
+// A copy reads the lines of its target, too, so updates in place have their own rate.
+TEST(Limit, OfUpdatesInPlaceIsNotThatOfCopies) {
+  Rates rates;
+  rates.set_memory(2, 1000, 1e9);
+  Cost cost{.memory_bytes = 4e9, .working_set_bytes = 1000, .updates_in_place = true};
+  EXPECT_DOUBLE_EQ(limit_of(cost, rates, 2).seconds, 4);  // only copies were measured
+  rates.set_update(2, 1000, 2e9);
+  EXPECT_DOUBLE_EQ(limit_of(cost, rates, 2).seconds, 2);
+  EXPECT_EQ(text_of(limit_of(cost, rates, 2).rate), "the rate of updates in place");
+  rates.set_update(2, 1000, 0.5e9);
+  EXPECT_DOUBLE_EQ(limit_of(cost, rates, 2).seconds, 4);
+  cost.updates_in_place = false;
+  EXPECT_DOUBLE_EQ(limit_of(cost, rates, 2).seconds, 4);
+  EXPECT_EQ(text_of(limit_of(cost, rates, 2).rate), "the copy rate");
+}
+
 TEST(Limit, NamesTheRateThatDeterminesIt) {
   Rates rates;
   rates.set_memory(2, 1000, 1e9);

@@ -27,6 +27,9 @@ using machine::Dtype;
 // Other work seldom disturbs all of a larger copy, which takes as long as several smaller ones.
 constexpr std::int64_t repeated_set = 64 << 20;
 
+// Smaller sets are in the nearest cache, where a copy is as fast.
+constexpr std::int64_t least_updated = 1 << 20;
+
 // A source and a target at the same place of a page slow each other down: a load waits for the
 // stores that have its last twelve bits.
 constexpr std::size_t apart_bytes = 2048 + 128;
@@ -170,6 +173,21 @@ double copy_rate(machine::World& world, const CopyBuffers& buffers, std::int64_t
   return static_cast<double>(set_bytes) / copy_seconds(world, buffers, set_bytes);
 }
 
+// Returns the bytes read plus written per second by out += in, for halves of the set.
+double update_rate(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes) {
+  if (set_bytes > buffers.set_bytes) return 0;
+  machine::Device& device = world.device();
+  const std::int64_t half = set_bytes / 2;
+  const double seconds = seconds_of(
+      [&] {
+        device.stream().kernels().reduce(machine::Reduction::sum, Dtype::float32, buffers.source(),
+                                         buffers.target(), buffers.target(),
+                                         half / static_cast<std::int64_t>(sizeof(float)));
+      },
+      [&] { device.stream().synchronize(); }, batches_of(world, set_bytes));
+  return 3 * static_cast<double>(half) / seconds;
+}
+
 double product_rate(machine::World& world, Dtype dtype) {
   machine::Device& device = world.device();
   return matrix_rate(time_matrices(device, dtype, matrix_plan(has_gpu_speed(device)),
@@ -236,6 +254,10 @@ double Rates::memory_bytes_per_second(double working_set_bytes, int ranks) const
   return at(copy_, ranks, working_set_bytes);
 }
 
+double Rates::update_bytes_per_second(double working_set_bytes, int ranks) const {
+  return std::max(at(update_, ranks, working_set_bytes), at(copy_, ranks, working_set_bytes));
+}
+
 double Rates::link_bytes_per_second(double working_set_bytes, const LinkKey& key) const {
   return at(link_, key, working_set_bytes);
 }
@@ -250,6 +272,9 @@ std::map<std::string, double> Rates::named() const {
   for (const auto& [ranks, rates] : copy_)
     for (const auto& [bytes, rate] : rates)
       names[fmt::format("copy_GBps/ranks:{}/bytes:{:.0f}", ranks, bytes)] = rate / 1e9;
+  for (const auto& [ranks, rates] : update_)
+    for (const auto& [bytes, rate] : rates)
+      names[fmt::format("update_GBps/ranks:{}/bytes:{:.0f}", ranks, bytes)] = rate / 1e9;
   for (const auto& [key, rates] : link_) {
     const char* state = key.transport != machine::Transport::shared_memory ? ""
                         : key.fresh                                        ? "/state:fresh"
@@ -269,6 +294,10 @@ void Rates::set_memory(int ranks, double working_set_bytes, double bytes_per_sec
   copy_[ranks][working_set_bytes] = bytes_per_second;
 }
 
+void Rates::set_update(int ranks, double working_set_bytes, double bytes_per_second) {
+  update_[ranks][working_set_bytes] = bytes_per_second;
+}
+
 void Rates::set_link(const LinkKey& key, double working_set_bytes, double bytes_per_second) {
   link_[key][working_set_bytes] = bytes_per_second;
 }
@@ -285,6 +314,8 @@ std::string text_of(const RateKey& key) {
       return fmt::format("the matrix rate of {}", name(key.dtype));
     case RateKey::Kind::memory:
       return "the copy rate";
+    case RateKey::Kind::update:
+      return "the rate of updates in place";
     case RateKey::Kind::link:
       return fmt::format("the rate of {}", name(key.transport));
     case RateKey::Kind::none:
@@ -306,7 +337,14 @@ void Rates::measure(machine::World& world, int ranks) {
       world.broadcast(world.group(), 0, sets(largest_copied(world.device(), ranks)));
   const bool gpu = has_gpu_speed(world.device());
   const std::vector<Dtype> dtypes = matrix_dtypes(gpu);
-  std::vector<double> rates(sizes.size() + dtypes.size());
+  // A GPU's copy rate is that of sums already.
+  std::vector<std::int64_t> updated;
+  if (world.device().readable_by_host())
+    std::ranges::copy_if(sizes, std::back_inserter(updated), [](std::int64_t set) {
+      return set >= least_updated && set <= repeated_set;
+    });
+  const std::size_t memory = sizes.size() + updated.size();
+  std::vector<double> rates(memory + dtypes.size());
   if (group.index >= 0) {
     const CopyBuffers buffers = copy_buffers(world, sizes);
     // All ranks begin each measurement together, so that they share the memory bandwidth
@@ -314,18 +352,22 @@ void Rates::measure(machine::World& world, int ranks) {
     // enough for large copies, and for seconds of work of a GPU.
     for (std::size_t turn = 0; turn < 2 * rates.size(); ++turn) {
       const std::size_t i = turn % rates.size();
-      const bool is_copy = i < sizes.size();
-      if (turn >= rates.size() && (is_copy ? sizes[i] > repeated_set : gpu)) continue;
+      const bool is_copy = i < sizes.size(), is_product = i >= memory;
+      if (turn >= rates.size() && (is_copy ? sizes[i] > repeated_set : is_product ? gpu : true))
+        continue;
       world.barrier(group);
-      raise(rates[i], is_copy ? copy_rate(world, buffers, sizes[i])
-                              : product_rate(world, dtypes[i - sizes.size()]));
+      raise(rates[i], is_copy      ? copy_rate(world, buffers, sizes[i])
+                      : is_product ? product_rate(world, dtypes[i - memory])
+                                   : update_rate(world, buffers, updated[i - sizes.size()]));
     }
   }
   rates = agreed_means(world, group, rates);
   for (std::size_t i = 0; i < sizes.size(); ++i)
     set_memory(ranks, static_cast<double>(sizes[i]), rates[i]);
-  for (std::size_t i = sizes.size(); i < rates.size(); ++i)
-    set_flops(ranks, dtypes[i - sizes.size()], rates[i]);
+  for (std::size_t i = 0; i < updated.size(); ++i)
+    set_update(ranks, static_cast<double>(updated[i]), rates[sizes.size() + i]);
+  for (std::size_t i = memory; i < rates.size(); ++i)
+    set_flops(ranks, dtypes[i - memory], rates[i]);
   if (gpu)
     for (const Dtype dtype : dtypes)
       set_peak(dtype, machine::dense_peak(world.device().compute_units(), dtype));
@@ -384,17 +426,22 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
     measure_sets(link_[{key.ranks, key.transport, false}], [&](const auto& sets) {
       return rates_between(world, group, key.transport, sets).unchanged;
     });
-  // Over shared_memory the copy rate is part of the limit, too.
-  if (key.kind == RateKey::Kind::memory || key.transport == machine::Transport::shared_memory)
-    measure_sets(copy_[key.ranks], [&](const auto& sets) {
+  const auto measure_memory = [&](Curve& curve, const auto& rate_of) {
+    measure_sets(curve, [&](const auto& sets) {
       std::vector<double> rates;
       const CopyBuffers buffers = copy_buffers(world, sets);
       for (const std::int64_t set : sets) {
         world.barrier(group);
-        rates.push_back(copy_rate(world, buffers, set));
+        rates.push_back(rate_of(world, buffers, set));
       }
       return rates;
     });
+  };
+  // Over shared_memory the copy rate is part of the limit of a link, too.
+  if (key.kind == RateKey::Kind::update && !update_[key.ranks].empty())
+    measure_memory(update_[key.ranks], update_rate);
+  else if (key.kind != RateKey::Kind::link || key.transport == machine::Transport::shared_memory)
+    measure_memory(copy_[key.ranks], copy_rate);
   return true;
 }
 

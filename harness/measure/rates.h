@@ -1,9 +1,9 @@
 #pragma once
-// The measured limits of this machine, to compare a case's time with: rates of copying memory by
-// working set, of receiving from another rank, and of multiplying matrices, with 1 … all ranks
-// active.
-// Each rate is an upper bound: the best of several batches. Copies use the faster way to store,
-// through the cache or bypassing it. limit.h has the limit that follows from a case's cost.
+// The measured limits of this machine, to compare a case's time with: rates of copying memory and
+// of updating it in place by working set, of receiving from another rank, and of multiplying
+// matrices, with 1 … all ranks active. Each rate is an upper bound: the best of several batches.
+// Copies use the faster way to store, through the cache or bypassing it. limit.h has the limit that
+// follows from a case's cost.
 
 #include <compare>
 #include <map>
@@ -27,10 +27,10 @@ struct LinkKey {
   auto operator<=>(const LinkKey&) const = default;
 };
 
-// Selects one rate: the matrix rate of a dtype, the copy rate of a working set, or the rate of a
-// transport for a working set.
+// Selects one rate: the matrix rate of a dtype, the copy rate or the rate of updates in place of a
+// working set, or the rate of a transport for a working set.
 struct RateKey {
-  enum class Kind : unsigned char { none, matrix, memory, link };
+  enum class Kind : unsigned char { none, matrix, memory, update, link };
   Kind kind = Kind::none;
   int ranks = 0;
   machine::Dtype dtype{};
@@ -47,18 +47,22 @@ class Rates {
   // this size (source plus destination), each with all threads of its device. Interpolates linearly
   // in the logarithm of the size. 0: not measured.
   double memory_bytes_per_second(double working_set_bytes, int ranks) const;
+  // Returns the same of updates in place (sums of floats, on a host), or the copy rate if it is
+  // higher. A copy reads each line of its target before it overwrites it, or bypasses the caches.
+  double update_bytes_per_second(double working_set_bytes, int ranks) const;
   // Returns the bytes received per second and rank, each counted once. The working set is the bytes
   // that one rank sends plus those it receives.
   double link_bytes_per_second(double working_set_bytes, const LinkKey& key) const;
   // Returns the best sustained rate of matrix products of a GPU (matrix_rate.h).
   double flops_per_second(machine::Dtype dtype, int ranks) const;
-  // For run.json: "copy_GBps/ranks:2/bytes:1048576",
+  // For run.json: "copy_GBps/ranks:2/bytes:1048576", "update_GBps/ranks:2/bytes:1048576",
   // "link_GBps/transport:shared_memory/state:fresh/ranks:2/bytes:1048576",
   // "peak_GFLOPs/dtype:bfloat16".
   std::map<std::string, double> named() const;
 
   // Set a rate directly.
   void set_memory(int ranks, double working_set_bytes, double bytes_per_second);
+  void set_update(int ranks, double working_set_bytes, double bytes_per_second);
   void set_link(const LinkKey& key, double working_set_bytes, double bytes_per_second);
   void set_flops(int ranks, machine::Dtype dtype, double flops_per_second);
   // Sets the vendor's dense peak (machine/device/dense_peak.h), for named() only. 0: unknown.
@@ -80,8 +84,8 @@ class Rates {
  private:
   using Curve = std::map<double, double>;  // working set -> bytes/s
 
-  std::map<int, Curve> copy_;    // by ranks
-  std::set<int> without_rates_;  // numbers of ranks that take turns on a GPU or on cores
+  std::map<int, Curve> copy_, update_;  // by ranks
+  std::set<int> without_rates_;         // numbers of ranks that take turns on a GPU or on cores
   std::map<LinkKey, Curve> link_;
   std::map<std::pair<int, machine::Dtype>, double> gemm_;  // (ranks, dtype) -> FLOP/s
   std::map<machine::Dtype, double> peak_;                  // FLOP/s

@@ -32,6 +32,7 @@ TEST(Rates, InterpolateOverTheLogarithm) {
 TEST(Rates, HaveNames) {
   Rates rates;
   rates.set_memory(2, 1048576, 8e9);
+  rates.set_update(2, 1048576, 9e9);
   rates.set_flops(4, Dtype::bfloat16, 2e12);
   rates.set_link({2, Transport::shared_memory, true}, 4096, 3e9);
   rates.set_link({2, Transport::shared_memory, false}, 4096, 4e9);
@@ -42,6 +43,7 @@ TEST(Rates, HaveNames) {
       {"link_GBps/transport:shared_memory/state:fresh/ranks:2/bytes:4096", 3.0},
       {"link_GBps/transport:shared_memory/state:unchanged/ranks:2/bytes:4096", 4.0},
       {"copy_GBps/ranks:2/bytes:1048576", 8.0},
+      {"update_GBps/ranks:2/bytes:1048576", 9.0},
       {"link_GBps/transport:nccl/ranks:2/bytes:4096", 5.0},
       {"gemm_GFLOPs/ranks:4/dtype:bfloat16", 2000.0},
       {"peak_GFLOPs/dtype:bfloat16", 3000.0}};
@@ -86,9 +88,10 @@ TEST(Rates, MeasureThisMachine) {
   for (const auto& [name, rate] : all[0]) ++rates_of[name.substr(0, name.find('/'))];
   // Sets grow by 2; those of links from 4 KiB to 64 MiB.
   EXPECT_GE(rates_of["copy_GBps"], 15u);
+  EXPECT_EQ(rates_of["update_GBps"], 7u);  // from 1 to 64 MiB
   EXPECT_EQ(rates_of["link_GBps"], 2 * 15u);
   EXPECT_EQ(rates_of["gemm_GFLOPs"], 2u);
-  EXPECT_EQ(rates_of.size(), 3u);
+  EXPECT_EQ(rates_of.size(), 4u);
   double largest = 0;
   for (const auto& [name, rate] : all[0])
     if (name.starts_with("copy_GBps"))

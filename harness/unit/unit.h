@@ -107,6 +107,9 @@ struct Cost {
   machine::Dtype flops_dtype = machine::Dtype::float32;
   double memory_bytes = 0;       // read plus written: the minimum of the algorithm
   double working_set_bytes = 0;  // selects the measured memory bandwidth
+  // Writes only bytes that it has read, so no cache line is read only to be overwritten. Such a
+  // case may be faster than a copy.
+  bool updates_in_place = false;
   // The part of memory_bytes that a rank must receive from others, each byte once.
   double wire_bytes = 0;
   machine::Transport transport = machine::Transport::shared_memory;

@@ -203,7 +203,8 @@ struct OptimizerStep {
                              (case_.masked() && case_.states() > 0 ? case_.count() : 0);
     const std::size_t written = masters + case_.moment_bytes() + narrow_values;
     return {.memory_bytes = static_cast<double>(read + written),
-            .working_set_bytes = static_cast<double>(read + narrow_values)};
+            .working_set_bytes = static_cast<double>(read + narrow_values),
+            .updates_in_place = true};
   }
 
   void describe(Description& description) {
