@@ -196,7 +196,8 @@ void FpdtAttention::backward(const Tensor& d_out, const AttentionGradients& grad
     const bool more = pair + 1 < pairs.size(), same = more && pairs[pair + 1].queries == i;
     if (more && !same) start_queries(pair + 1);
     const std::vector<Tensor> queries = query_reader.finish();
-    const Tensor d_q_sum = queries[3], d_q = parts.of(tokens(i)), d_k = k_parts.of(tokens(j)),
+    const Tensor& d_q_sum = queries[3];
+    const Tensor d_q = parts.of(tokens(i)), d_k = k_parts.of(tokens(j)),
                  d_v = v_parts.of(tokens(j));
     if (j == 0) a.kernels().fill(d_q_sum, 0);
     for (const HeadSplit::Call& call : calls_) {
