@@ -36,7 +36,6 @@ struct ContextOptions {
   bool operator==(const ContextOptions&) const = default;
 
   bool is_hybrid() const { return comm_type == CpCommType::a2a_p2p; }
-  bool offloads() const { return fpdt && fpdt_offloading; }
   SequencePlacement placement(std::int64_t sequence, int cp) const {
     return {order, sequence, cp, is_hybrid() && cp > 1 ? a2a_size : 1};
   }

@@ -23,7 +23,8 @@
 // active: M/c of norm2, and those of experts/moe_cost.h. With context parallelism, p2p or
 // all_gather: as with use_flash_attn. a2a keeps q, k, v and context of its own heads for all
 // positions in place of Q/t and the log-sum-exp (context_cost.h); FPDT with offloading keeps them
-// on the host, and only the log-sum-exp. For GPT-2 in bfloat16 the first formula is sbh (8/c + 24/t
+// on the host, and the log-sum-exp on the device. For GPT-2 in bfloat16 the first formula is sbh
+// (8/c + 24/t
 // + 2as/(ht)) + 16 sb/c. Korthikanti et al. 2022 (arXiv:2205.05198, table 2) have sbh (10/c + 24/t
 // + 5as/(ht)). Their additional 2/c and 3as/(ht) are dropout (masks, and the dropped
 // probabilities). We keep neither of them, because both are recomputed. They leave out the
