@@ -309,12 +309,13 @@ std::vector<Key> step_keys() {
            &full)
           .also({"--checkpoint-in-cpu"}),
       axis("contiguous-checkpoints", "activation_checkpointing.contiguous_memory_optimization",
-           AT(activations.contiguous_memory_optimization), recomputed,
+           AT(activations.contiguous_memory_optimization),
+           unaffected("the checkpoints of a stage take as many bytes"),
            "keep the checkpoints of a micro-batch in one allocation", {}, &full)
           .also({"--contigious-checkpointing"}),
       axis("number-checkpoints", "activation_checkpointing.number_checkpoints",
            AT(activations.number_checkpoints),
-           unaffected("the papers' formulas count the checkpoints that a stage has"),
+           unaffected("the checkpoints of a stage take as many bytes"),
            "checkpoints for which that allocation has room; 0: those of a stage",
            {.least = 0, .most = 1e6}, &contiguous),
       axis("--use-flash-attn", "", AT(activations.use_flash_attn), fused, "blockwise attention")
