@@ -27,7 +27,7 @@ using machine::Dtype;
 // Other work seldom disturbs all of a larger copy, which takes as long as several smaller ones.
 constexpr std::int64_t repeated_set = 64 << 20;
 
-// Smaller sets are in the nearest cache, where a copy is as fast.
+// The states of an optimizer are larger, and fewer sets leave a run to begin earlier.
 constexpr std::int64_t least_updated = 1 << 20;
 
 // A source and a target at the same place of a page slow each other down: a load waits for the

@@ -23,7 +23,7 @@ ContextAttention::ContextAttention(const ContextParallel& cp, machine::Device& d
 void ContextAttention::forward(const Attended& parts, Saved& saved, Category kept) const {
   if (ulysses_) return ulysses_->forward(parts.q, parts.k, parts.v, parts.out, saved.whole, kept);
   if (hybrid_) return hybrid_->forward(parts.q, parts.k, parts.v, parts.out, saved.whole, kept);
-  if (fpdt_) return fpdt_->forward(parts.q, parts.k, parts.v, parts.out, saved.chunks, kept);
+  if (fpdt_) return fpdt_->forward(parts.q, parts.k, parts.v, parts.out, saved.whole, kept);
   saved.parts = parts;
   saved.parts.log_sum_exp = core_.sums({core_.sequences * core_.heads, core_.rows()}, kept);
   if (gathers_)
@@ -39,7 +39,7 @@ void ContextAttention::backward(const Tensor& d_out, const AttentionGradients& g
   else if (hybrid_)
     hybrid_->backward(d_out, gradients, saved.whole);
   else if (fpdt_)
-    fpdt_->backward(d_out, gradients, saved.chunks);
+    fpdt_->backward(d_out, gradients, saved.whole);
   else if (gathers_)
     all_gather_attention_backward(core_, saved.parts, d_out, gradients);
   else

@@ -24,11 +24,10 @@ struct HeadShape {
 
 class ContextAttention {
  public:
-  // Kept from forward to backward. With a2a and a2a+p2p the parts are not kept.
+  // Kept from forward to backward. With a2a, FPDT included, and a2a+p2p the parts are not kept.
   struct Saved {
     Attended parts;
-    UlyssesAttention::Saved whole;
-    FpdtAttention::Saved chunks;
+    Attended whole;  // of the own heads
   };
 
   // Requires a group.

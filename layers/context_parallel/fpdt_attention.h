@@ -5,8 +5,7 @@
 // sequence.
 //
 //   forward    chunk i: q, k, v to heads; attention over the keys of all chunks that it sees,
-//   merged
-//              by log-sum-exp; out to sequence
+//              merged by log-sum-exp; out to sequence
 //   backward   keys of chunk j, over all chunks i of queries that see them: the sums of d_k and d_v
 //              stay on the device, d_q of i travels, until j is the last chunk that i sees
 //

@@ -48,10 +48,11 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const CategoryP
     judge.memory(category, peaks.at(category), bytes);
   if (const machine::Device* host = trainer.activations_host()) {
     const PassagePeaks::Host expected = passage_peaks(trainer).host;
-    judge.memory("in host memory", Category::activations,
-                 host->ledger().peak(Category::activations), expected.activations);
-    judge.memory("in host memory", Category::buffers, host->ledger().peak(Category::buffers),
-                 expected.buffers);
+    for (const Category category : machine::all_categories)
+      judge.memory("in host memory", category, host->ledger().peak(category),
+                   category == Category::activations ? expected.activations
+                   : category == Category::buffers   ? expected.buffers
+                                                     : 0);
   }
   const zero::ExpectedMemory states = expected_states(trainer, updates);
   if (const machine::Device* const codes = trainer.optimizer_step().compression_host())

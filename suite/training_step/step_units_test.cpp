@@ -67,6 +67,32 @@ TEST(TrainingStep, AGptStepKeepsItsCheckpointsOnTheHost) {
                                              {"recompute-granularity", "selective"},
                                              {"cpu-checkpointing", "1"}}),
                         {"cpu-checkpointing requires recompute-granularity full (got selective)"});
+  const auto adjacent = [](const std::string& on_host, const std::string& room) {
+    return refusal("gpt_step", {{"model", "tiny"},
+                                {"ranks", "1"},
+                                {"recompute-granularity", "full"},
+                                {"cpu-checkpointing", on_host},
+                                {"contiguous-checkpoints", "1"},
+                                {"number-checkpoints", room}});
+  };
+  testing::expect_words(adjacent("0", "0"), {"contiguous-checkpoints", "cpu-checkpointing"});
+  testing::expect_words(adjacent("1", "1"), {"number-checkpoints is 1; expected at least 2"});
+}
+
+TEST(TrainingStep, RejectsChunksThatFpdtDoesNotSupport) {
+  const auto chunked = [](const std::string& type, const std::string& size) {
+    return refusal("gpt_step", {{"model", "tiny"},
+                                {"ranks", "2"},
+                                {"context-parallel-size", "2"},
+                                {"use-flash-attn", "1"},
+                                {"cp-comm-type", type},
+                                {"cp-placement", "striped"},
+                                {"ds-sequence-parallel-fpdt", "1"},
+                                {"ds-sequence-parallel-fpdt-chunk-size", size}});
+  };
+  testing::expect_words(chunked("p2p", "12"), {"ds-sequence-parallel-fpdt requires", "got p2p"});
+  testing::expect_words(chunked("a2a", "11"), {"ds-sequence-parallel-fpdt-chunk-size is 11",
+                                               "context-parallel-size 2 (example: 12)"});
 }
 
 TEST(TrainingStep, AGptStepUsesBlockwiseAttention) {

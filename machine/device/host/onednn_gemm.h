@@ -5,9 +5,9 @@
 
 namespace machine::host {
 
-// Returns whether oneDNN multiplies bfloat16 faster than float: with AMX, and with AVX-512 BF16 on
-// AMD's processors, whose instruction has twice the FLOPs of that for floats. On Intel's processors
-// without AMX it reaches 0.6 of its rate in float with AVX-512 BF16, and 0.2 without.
+// Returns whether oneDNN multiplies bfloat16: with AMX, and with AVX-512 BF16 on AMD's processors.
+// Neither was compared with widened_gemm.h. On an Intel processor without AMX, oneDNN reached 0.6
+// of its rate in float with AVX-512 BF16, and 0.2 without.
 bool multiplies_bfloat16();
 
 // Returns false, and writes nothing, if oneDNN has no fast kernel for these layouts. a and b are
