@@ -234,6 +234,7 @@ TEST_F(Configuration, ReadsThePartsOfTpCommOverlap) {
   EXPECT_EQ(resolve(sources).config.activations.tp_comm, (TpCommOverlap{.enabled = true}));
 }
 
+// FPDT has striped positions.
 TEST_F(Configuration, SequenceParallelSizeIsUlyssesOverContiguousPositions) {
   const std::string model =
       "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 8 --vocab-size 64";
@@ -247,23 +248,13 @@ TEST_F(Configuration, SequenceParallelSizeIsUlyssesOverContiguousPositions) {
   EXPECT_EQ(t.context.order, layers::SequenceOrder::contiguous);
   sources.words = words_of("model", model + " --context-parallel-size 4");
   expect_words(refusal(sources), {"sequence_parallel_size", "--context-parallel-size"});
-}
-
-TEST_F(Configuration, FpdtIsUlyssesOverStripedPositions) {
-  const std::string model =
-      "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 8 --vocab-size 64 "
-      "--use-flash-attn --ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-chunk-size 4 ";
-  for (const char* degree : {"--context-parallel-size 2", "--ds-sequence-parallel-size 2"}) {
-    Sources sources = of(R"({"train_batch_size": 8})", 4);
-    sources.words = words_of("model", model + degree);
-    const TrainingConfig t = resolve(sources).config;
-    EXPECT_EQ(t.degrees.cp, 2) << degree;
-    EXPECT_EQ(t.context.comm_type, layers::CpCommType::a2a);
-    EXPECT_EQ(t.context.order, layers::SequenceOrder::striped);
-    EXPECT_EQ(t.context.fpdt_chunk_size, 4);
-    EXPECT_FALSE(t.context.fpdt_offloading);
-    sources.words = words_of("model", model + degree + " --cp-comm-type p2p");
-    expect_words(refusal(sources), {"--cp-comm-type", "p2p", "a2a"});
+  for (const char* degree : {" --context-parallel-size 2", " --ds-sequence-parallel-size 2"}) {
+    sources = of(R"({"train_batch_size": 8})", 4);
+    sources.words =
+        words_of("model", model + degree + " --use-flash-attn --ds-sequence-parallel-fpdt");
+    const layers::ContextOptions fpdt = resolve(sources).config.context;
+    EXPECT_EQ(fpdt.comm_type, layers::CpCommType::a2a) << degree;
+    EXPECT_EQ(fpdt.order, layers::SequenceOrder::striped) << degree;
   }
 }
 
