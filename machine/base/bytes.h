@@ -24,11 +24,22 @@
 
 namespace machine {
 
-// A type whose bytes are its whole value: not a pointer, not a view of other memory.
+namespace detail {
+
 template <class T>
-concept Plain = std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> &&
-                !std::is_pointer_v<T> &&
-                !std::is_array_v<T> && !std::ranges::enable_view<T>;
+inline constexpr bool is_pair = false;
+template <class First, class Second>
+inline constexpr bool is_pair<std::pair<First, Second>> = true;
+
+}  // namespace detail
+
+// A type whose bytes are its whole value: not a pointer, not a view of other memory. Not a pair:
+// compilers disagree on whether a map's, with its const key, can be copied as bytes.
+template <class T>
+concept Plain =
+    std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> &&
+    !std::is_pointer_v<T> &&
+    !std::is_array_v<T> && !detail::is_pair<std::remove_const_t<T>> && !std::ranges::enable_view<T>;
 
 template <Plain T>
 std::string_view bytes_of(std::span<const T> values) {
