@@ -55,7 +55,7 @@ std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t 
     lent_[peer].staged.push_back({number, copy, bytes});
     data = copy;
   }
-  slot.address = offset(data);
+  slot.address = own_.offset(data);
   lent_[peer].last = number;
   return publish(peer, slot);
 }
@@ -71,12 +71,12 @@ void SharedMemoryLink::do_wait_sent(int peer, std::uint64_t number) {
 
 void SharedMemoryLink::do_post(int peer, int ahead, void* into, std::size_t bytes) {
   if (!readable_by_peers(into, bytes) || ahead > static_cast<int>(Channel::slots)) return;
-  offer(peer, last_received(peer) + ahead, offset(into), bytes);
+  offer(peer, last_received(peer) + ahead, own_.offset(into), bytes);
 }
 
 void* SharedMemoryLink::do_posted(int peer, std::size_t bytes) {
   const Offer* offer = offered(peer, bytes);
-  return offer ? bases_[peer] + offer->address : nullptr;
+  return offer ? World::SharedMemory::at(bases_[peer], offer->address) : nullptr;
 }
 
 std::uint64_t SharedMemoryLink::do_deliver(int peer, std::size_t bytes) {
@@ -87,11 +87,12 @@ std::uint64_t SharedMemoryLink::do_deliver(int peer, std::size_t bytes) {
 
 const void* SharedMemoryLink::do_receive_in_place(int peer, std::size_t bytes) {
   const Slot& slot = arrived(peer, bytes);
-  if (slot.address == Channel::delivered) return own_.base + own_offer(peer).address;
+  if (slot.address == Channel::delivered)
+    return World::SharedMemory::at(own_.base, own_offer(peer).address);
   if (slot.address == Channel::in_line) return slot.data;
   if (slot.address == Channel::in_payload)
     return from(peer).payload[last_received(peer) % Channel::payloads];
-  return bases_[peer] + slot.address;
+  return World::SharedMemory::at(bases_[peer], slot.address);
 }
 
 void SharedMemoryLink::do_release(int peer) { publish_taken(peer); }

@@ -38,12 +38,9 @@ class SharedMemoryLink final : public ChannelLink {
   void do_release(int peer) override;
 
   void free_staged(int peer);
-  // Returns an address in this rank's memory that peers can read.
-  std::uint64_t offset(const void* data) const {
-    return static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - own_.base);
-  }
   bool readable_by_peers(const void* data, std::size_t bytes) const {
-    return offset(data) <= own_.bytes && bytes <= own_.bytes - offset(data);
+    const std::uint64_t offset = own_.offset(data);
+    return offset <= own_.bytes && bytes <= own_.bytes - offset;
   }
 
   World::SharedMemory own_;        // its allocator stages messages from other memory

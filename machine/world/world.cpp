@@ -93,15 +93,15 @@ World::Shared World::share(const Group& group, std::size_t bytes,
   result.retire = [this, memory = shared.memory, block, bytes] {
     after_barrier([memory, block, bytes] { memory->free(block, bytes); });
   };
-  std::vector<std::ptrdiff_t> offsets;
+  std::vector<std::uint64_t> offsets;
   try {
-    offsets = all_gather(group, static_cast<std::byte*>(block) - shared.base);
+    offsets = all_gather(group, shared.offset(block));
   } catch (const MachineError&) {
     result.retire();
     throw;
   }
   for (std::size_t peer = 0; peer < offsets.size(); ++peer)
-    result.blocks.push_back(shared.bases[group.members[peer]] + offsets[peer]);
+    result.blocks.push_back(SharedMemory::at(shared.bases[group.members[peer]], offsets[peer]));
   return result;
 }
 

@@ -112,14 +112,24 @@ class World {
   }
 
   // ---- For links (machine/link).
-  // Host memory of this rank that peers of its host see. An address in it is an offset from `base`.
-  // Peer memory starts at bases[rank of the world]: null for other hosts. For ranks that are
-  // threads every base is null, so an offset is an address.
+  // Host memory of this rank that peers of its host see. Ranks name a place in it by its offset
+  // from `base`. Peer memory starts at bases[rank of the world]: null for other hosts. For ranks
+  // that are threads every base is null, so an offset is an address.
   struct SharedMemory {
     std::byte* base = nullptr;
     std::size_t bytes = ~std::size_t{0};
     HostMemory* memory = nullptr;  // allocates in it
     std::vector<std::byte*> bases;
+
+    std::uint64_t offset(const void* data) const { return number(data) - number(base); }
+    // Returns the place at `offset` in memory that starts at `base`.
+    static std::byte* at(std::byte* base, std::uint64_t offset) {
+      return reinterpret_cast<std::byte*>(number(base) + offset);
+    }
+
+   private:
+    // C++ has no difference of a pointer and null.
+    static std::uint64_t number(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
   };
   virtual SharedMemory shared_memory() = 0;
   // One block of that memory per member, as mapped here, in group order. share() calls `construct`

@@ -38,9 +38,10 @@ struct DynamicMap {
   }
 
   // Returns the number of the magnitude that is nearest to y, the smaller of two; at most `most`.
-  // y: at least 0, about 1 at most; of NaN: 0.
+  // y: at least 0; of NaN: 0.
   SHARDMARK_BOTH static int nearest(float y, int most) {
     if (!(y > 0.0f)) return 0;
+    if (y >= 1.0f) return most;  // no magnitude is larger than 1; infinity has no guess below
     int bits = least_bits;
     float scaled = y * 1e6f;
     while (scaled >= 1.0f && bits < 6 + least_bits) {

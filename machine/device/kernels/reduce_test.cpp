@@ -10,6 +10,8 @@ namespace machine {
 namespace {
 
 __extension__ using Wide = __int128;
+__extension__ using UnsignedWide =
+    unsigned __int128;  // a product of two 64-bit numbers may need its sign bit
 
 template <class T>
 std::uint64_t bits_of(T value) {
@@ -48,7 +50,8 @@ template <class T>
 T expected(Reduction reduction, T a, T b) {
   const bool largest = reduction == Reduction::max;
   if constexpr (std::is_integral_v<T>) {
-    if (reduction == Reduction::prod) return static_cast<T>(Wide{a} * Wide{b});
+    if (reduction == Reduction::prod)
+      return static_cast<T>(static_cast<UnsignedWide>(a) * static_cast<UnsignedWide>(b));
     if (reduction == Reduction::max || reduction == Reduction::min)
       return (largest ? Wide{a} > Wide{b} : Wide{a} < Wide{b}) ? a : b;
     return static_cast<T>(Wide{a} + Wide{b});
