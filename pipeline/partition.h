@@ -40,8 +40,8 @@ constexpr std::vector<int> partition_uniform(int layers, int parts) {
 constexpr std::vector<int> partition_balanced(const std::vector<std::int64_t>& costs, int parts) {
   check_partition(static_cast<int>(costs.size()), parts);
   const std::size_t layers = costs.size(), last = static_cast<std::size_t>(parts);
-  std::vector<std::int64_t> before(layers + 1);  // by index: cost of the earlier layers
-  for (std::size_t i = 0; i < layers; ++i) before[i + 1] = before[i] + costs[i];
+  std::vector<std::int64_t> before = {0};  // by index: cost of the earlier layers
+  for (const std::int64_t cost : costs) before.push_back(before.back() + cost);
 
   // Returns the minimum value over the divisions of the first `end` layers, for each number of
   // parts. `put` adds the cost of a part to the value of the parts before it.
@@ -67,7 +67,7 @@ constexpr std::vector<int> partition_balanced(const std::vector<std::int64_t>& c
   const auto best = divide([most](double others, double cost) {
     return cost > most ? std::numeric_limits<double>::infinity() : others + cost * cost;
   });
-  std::vector<int> sizes(last);
+  std::vector<int> sizes(last, 0);
   for (std::size_t part = last, end = layers; part > 0; --part) {
     sizes[part - 1] = static_cast<int>(end - best[part][end].begin);
     end = best[part][end].begin;

@@ -125,9 +125,6 @@ constexpr std::string text(const Placement& placement) {
   return out;
 }
 
-static_assert(text(looped(3, 2)) == "0 1 2 0.1 1.1 2.1");
-static_assert(text(v_shaped(3)) == "0 1 2 2.1 1.1 0.1");
-static_assert(text(bidirectional(3)) == "0 1 2 | 2.1 1.1 0.1");
 static_assert(bidirectional(4).part(1, 1) == 2 && bidirectional(4).copy(1, 1) == 1);
 static_assert(bidirectional(4).copy_of(3, 8) == 0 && bidirectional(4).copy_of(4, 8) == 1);
 

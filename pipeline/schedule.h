@@ -119,7 +119,6 @@ constexpr int peak_activations(const StageSchedule& schedule) {
 static_assert(parse("F0 F1.2 I0 W0 B1.2") == StageSchedule{forward(0), forward(1, 2),
                                                            backward_input(0), backward_weights(0),
                                                            backward(1, 2)});
-static_assert(text(parse("F0 F10.2 I0 W0 B10.2")) == "F0 F10.2 I0 W0 B10.2");
 
 // The time of one action on one stage, in seconds or any unit. transfer is the additional time of a
 // message to a neighbour. It delays the receiver, not the sender.

@@ -9,7 +9,6 @@ using machine::Category, machine::Operation, machine::Reduction, machine::Shape,
 GridEmbedding::GridEmbedding(const GridContext& context, const std::string& name,
                              std::int64_t tokens, std::int64_t vocabulary, std::int64_t hidden)
     : context_(context),
-      vocabulary_(vocabulary),
       output_(output_block(context.grid(), context.rank(), PairPlace::second,
                            {tokens, vocabulary, hidden})),
       first_token_(output_.row),

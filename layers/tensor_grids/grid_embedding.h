@@ -41,7 +41,6 @@ class GridEmbedding {
   machine::Tensor zeros(machine::Shape shape) const;  // accumulators
 
   GridContext context_;
-  std::int64_t vocabulary_;
   GridBlock output_;
   std::int64_t first_token_, token_count_;
   GridParameter table_;

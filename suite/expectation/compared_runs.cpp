@@ -70,7 +70,8 @@ std::vector<predict::ScalingFigure> figures(const std::vector<ComparedCase>& cas
       .title = "Measured and predicted steps",
       .caption = fmt::format("The {} steps of runs, by measured time.", steps.size()),
       .x = {"step", false},
-      .y = {"time of a step [ms]", true}};
+      .y = {"time of a step [ms]", true},
+      .lines = {}};
   predict::ScalingFigure::Line measured{"measured", {}, {}}, predicted{"predicted", {}, {}};
   for (const ComparedCase& one : steps) {
     for (predict::ScalingFigure::Line* line : {&measured, &predicted})
