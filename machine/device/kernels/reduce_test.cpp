@@ -1,6 +1,8 @@
 // The kernels that collectives and their data need for every dtype: reduce, divide, fill and cast.
 // References are scalar, with 128 bits for integers. Results are compared bit by bit.
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <limits>
 
