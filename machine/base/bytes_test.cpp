@@ -9,8 +9,8 @@
 namespace machine {
 namespace {
 
-// Some compilers take a map's pair, whose key is const, but not a pair of the same types, for plain
-// bytes.
+// Clang says that the pair of a map, whose key is const, can be copied as bytes. It does not say so
+// of a pair whose first number is not const.
 static_assert(!Plain<std::pair<const std::int8_t, double>> &&
               !Plain<std::pair<std::int8_t, double>>);
 

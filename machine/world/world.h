@@ -128,7 +128,7 @@ class World {
     }
 
    private:
-    // C++ has no difference of a pointer and null.
+    // C++ does not define an offset from a null pointer.
     static std::uint64_t number(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
   };
   virtual SharedMemory shared_memory() = 0;

@@ -2,7 +2,8 @@
 # A suite whose tests are all skipped counts as passed in CTest; scripts/test counts its tests as skipped. CTest's
 # SKIP_REGULAR_EXPRESSION would hide the failure of a suite in which no test passes.
 #   cmake -D PROGRAM=FILE -D FILTER=GTEST_FILTER -D LABEL=NAME -D OUT=FILE -P discover_suites.cmake
-set(ENV{UCX_MEM_EVENTS} no)  # MPICH's UCX patches functions that Clang's address sanitizer has patched
+# With the memory events of MPICH's UCX, a program of Clang's address sanitizer crashes when it starts.
+set(ENV{UCX_MEM_EVENTS} no)
 execute_process(COMMAND ${PROGRAM} --gtest_list_tests --gtest_filter=${FILTER} OUTPUT_VARIABLE listed
                 COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "[^\n]+" lines "${listed}")

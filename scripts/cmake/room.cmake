@@ -22,7 +22,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # -fpch-preprocess: ccache then sees changes of the precompiled header.
   # GCC collects its garbage after 1 GB (in KiB) instead of some 100 MB: an eighth of the time.
   list(APPEND shardmark_options -fpch-preprocess --param=ggc-min-heapsize=1000000)
-else()
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # Without its time, ccache sees an equal precompiled header as equal. Products and sums are fused in all code, as
   # by GCC. Clang does not know GCC's ivdep.
   list(APPEND shardmark_options "SHELL:-Xclang -fno-pch-timestamp" -ffp-contract=fast -Wno-unknown-pragmas)
@@ -39,8 +39,10 @@ if(SHARDMARK_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     # Clang defines GCC's macros of sanitizers only from version 21 on.
     string(REGEX MATCH "address|thread" checked ${SHARDMARK_SANITIZE})
-    string(TOUPPER ${checked} checked)
-    list(APPEND shardmark_options -D__SANITIZE_${checked}__=1)
+    if(checked)
+      string(TOUPPER ${checked} checked)
+      list(APPEND shardmark_options -D__SANITIZE_${checked}__=1)
+    endif()
   endif()
 endif()
 

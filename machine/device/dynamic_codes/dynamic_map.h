@@ -41,7 +41,8 @@ struct DynamicMap {
   // y: at least 0; of NaN: 0.
   SHARDMARK_BOTH static int nearest(float y, int most) {
     if (!(y > 0.0f)) return 0;
-    if (y >= 1.0f) return most;  // no magnitude is larger than 1; infinity has no guess below
+    // No magnitude is larger than 1, and no int holds the guess below for infinity.
+    if (y >= 1.0f) return most;
     int bits = least_bits;
     float scaled = y * 1e6f;
     while (scaled >= 1.0f && bits < 6 + least_bits) {

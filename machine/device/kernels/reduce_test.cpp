@@ -12,8 +12,8 @@ namespace machine {
 namespace {
 
 __extension__ using Wide = __int128;
-__extension__ using UnsignedWide =
-    unsigned __int128;  // a product of two 64-bit numbers may need its sign bit
+// A product of two unsigned 64-bit numbers may exceed a signed one.
+__extension__ using UnsignedWide = unsigned __int128;
 
 template <class T>
 std::uint64_t bits_of(T value) {
