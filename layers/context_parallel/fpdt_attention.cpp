@@ -17,14 +17,6 @@ struct Keys {
   Tensor k, v;
 };
 
-// Returns the part of one call of [sequences * own heads, positions], which is stored call by call.
-Tensor of_call(const CoreAttention& attention, const Tensor& log_sum_exp,
-               const HeadSplit::Call& call) {
-  const std::int64_t positions = log_sum_exp.cols();
-  return log_sum_exp.slice(attention.sequences * call.query * positions,
-                           {attention.sequences * call.queries, positions});
-}
-
 // Memory for tensors [rows, width] of any chunk.
 class Scratch {
  public:
@@ -65,7 +57,7 @@ std::int64_t FpdtAttention::positions(int chunk) const {
   return std::min(chunk_size_, attention_.placement.sequence - chunk * chunk_size_);
 }
 
-Tensor FpdtAttention::log_sum_exp_of(const Tensor& all, int chunk) const {
+Tensor FpdtAttention::log_sum_exp_of_chunk(const Tensor& all, int chunk) const {
   const std::int64_t rows = attention_.sequences * heads_;
   return all.slice(rows * chunk * chunk_size_, {rows, positions(chunk)});
 }
@@ -74,10 +66,10 @@ Tensor FpdtAttention::place_for(const Tensor& rows) const {
   return offload_.on() ? attention_.tensor(rows.shape(), Category::buffers) : rows;
 }
 
-Tensor FpdtAttention::to_heads(const Tensor& part, int chunk, bool keys, const Tensor& all) const {
-  const HeadExchange& exchange = exchanges_[static_cast<std::size_t>(chunk)];
+Tensor FpdtAttention::to_heads(int chunk, const Tensor& part, Heads heads,
+                               const Tensor& all) const {
   const Tensor rows = of_chunk(all, chunk), result = place_for(rows);
-  exchange.to_heads(part, keys ? exchange.keys() : exchange.queries(), result);
+  exchange_of(chunk).to_heads(part, heads, result);
   offload_.store(result, rows);
   return result;
 }
@@ -102,11 +94,11 @@ void FpdtAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, c
   for (int i = 0; i < chunks(); ++i) {
     for (; exchanged <= last_seen(i); ++exchanged) {
       last = Keys();
-      last.k = to_heads(k, exchanged, true, saved.k);
-      last.v = to_heads(v, exchanged, true, saved.v);
+      last.k = to_heads(exchanged, k, Heads::keys, saved.k);
+      last.v = to_heads(exchanged, v, Heads::keys, saved.v);
     }
-    Tensor queries = to_heads(q, i, false, saved.q);
-    const Tensor log_sum_exp = log_sum_exp_of(saved.log_sum_exp, i), sum = sums.of(tokens(i)),
+    Tensor queries = to_heads(i, q, Heads::queries, saved.q);
+    const Tensor log_sum_exp = log_sum_exp_of_chunk(saved.log_sum_exp, i), sum = sums.of(tokens(i)),
                  part = parts.of(tokens(i)),
                  part_log_sum_exp =
                      part_sums.of(a.sequences * heads_).slice(0, log_sum_exp.shape());
@@ -115,14 +107,14 @@ void FpdtAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, c
     const auto attend = [&](const Keys& keys, bool causal) {
       for (const HeadSplit::Call& call : calls_) {
         const Matrix part_heads = some_heads(a, part, call.query, call.queries);
-        const Tensor part_log = of_call(a, part_log_sum_exp, call);
+        const Tensor part_log = log_sum_exp_of(a, part_log_sum_exp, call);
         flash_attention(a.stream(), some_heads(a, queries, call.query, call.queries),
                         some_heads(a, keys.k, call.key, call.keys),
                         some_heads(a, keys.v, call.key, call.keys), {a.scale, causal}, part_heads,
                         part_log);
         a.kernels().merge_attention(part_heads, machine::matrix(part_log),
                                     some_heads(a, sum, call.query, call.queries),
-                                    machine::matrix(of_call(a, log_sum_exp, call)));
+                                    machine::matrix(log_sum_exp_of(a, log_sum_exp, call)));
       }
     };
     // The keys that are on the device come first. The others are all before them.
@@ -138,11 +130,10 @@ void FpdtAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, c
       attend({keys[0], keys[1]}, false);
     }
     queries = Tensor();
-    const HeadExchange& exchange = exchanges_[static_cast<std::size_t>(i)];
     const Tensor rows = of_chunk(saved.out, i), result = place_for(rows);
     a.kernels().cast(sum, result);
     offload_.store(result, rows);
-    exchange.to_sequence(result, exchange.queries(), out);
+    exchange_of(i).to_sequence(result, Heads::queries, out);
   }
   offload_.join();
 }
@@ -153,7 +144,7 @@ void FpdtAttention::backward(const Tensor& d_out, const AttentionGradients& grad
   const machine::Shape all{all_tokens(), width_};
   const Tensor all_d_out = offload_.make(a.dtype, all, Category::buffers),
                all_d_q = offload_.make(a.accumulator(), all, Category::buffers);
-  for (int i = 0; i < chunks(); ++i) to_heads(d_out, i, false, all_d_out);
+  for (int i = 0; i < chunks(); ++i) to_heads(i, d_out, Heads::queries, all_d_out);
 
   const std::int64_t most = tokens(0);
   const machine::Dtype sum_type = a.accumulator();
@@ -209,7 +200,7 @@ void FpdtAttention::backward(const Tensor& d_out, const AttentionGradients& grad
       };
       flash_attention_backward(a.stream(), heads(queries[0]), key_heads(keys.k), key_heads(keys.v),
                                {a.scale, a.causal && i == j}, heads(queries[1]),
-                               of_call(a, log_sum_exp_of(saved.log_sum_exp, i), call),
+                               log_sum_exp_of(a, log_sum_exp_of_chunk(saved.log_sum_exp, i), call),
                                heads(queries[2]), heads(d_q), key_heads(d_k), key_heads(d_v));
     }
     a.kernels().accumulate(d_q, d_q_sum);
@@ -218,17 +209,15 @@ void FpdtAttention::backward(const Tensor& d_out, const AttentionGradients& grad
     if (j < last_seen(i)) {
       offload_.store(d_q_sum, of_chunk(all_d_q, i));
     } else {
-      const HeadExchange& exchange = exchanges_[static_cast<std::size_t>(i)];
       a.kernels().cast(d_q_sum, d_q);
-      exchange.to_sequence(d_q, exchange.queries(), gradients.d_q);
+      exchange_of(i).to_sequence(d_q, Heads::queries, gradients.d_q);
     }
     if (same) start_queries(pair + 1);
     if (i == chunks() - 1) {
-      const HeadExchange& exchange = exchanges_[static_cast<std::size_t>(j)];
       a.kernels().cast(d_k_sum, d_k);
       a.kernels().cast(d_v_sum, d_v);
-      exchange.sum_to_sequence(d_k, gradients.d_k);
-      exchange.sum_to_sequence(d_v, gradients.d_v);
+      exchange_of(j).sum_to_sequence(d_k, gradients.d_k);
+      exchange_of(j).sum_to_sequence(d_v, gradients.d_v);
     }
   }
   offload_.join();

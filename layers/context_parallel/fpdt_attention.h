@@ -50,10 +50,13 @@ class FpdtAttention {
   machine::Tensor of_chunk(const machine::Tensor& all, int chunk) const {
     return all.row_range(attention_.sequences * chunk * chunk_size_, tokens(chunk));
   }
-  machine::Tensor log_sum_exp_of(const machine::Tensor& all, int chunk) const;
+  machine::Tensor log_sum_exp_of_chunk(const machine::Tensor& all, int chunk) const;
+  const HeadExchange& exchange_of(int chunk) const {
+    return exchanges_[static_cast<std::size_t>(chunk)];
+  }
   // Exchanges the rows of a chunk and keeps the result in its rows of `all`. Returns it on the
   // device.
-  machine::Tensor to_heads(const machine::Tensor& part, int chunk, bool keys,
+  machine::Tensor to_heads(int chunk, const machine::Tensor& part, Heads heads,
                            const machine::Tensor& all) const;
   // Returns memory on the device for a result that is kept in these rows of a chunk.
   machine::Tensor place_for(const machine::Tensor& rows) const;

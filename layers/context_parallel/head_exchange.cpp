@@ -62,6 +62,13 @@ Matrix some_heads(const CoreAttention& attention, const Tensor& tensor, std::int
   return heads;
 }
 
+Tensor log_sum_exp_of(const CoreAttention& attention, const Tensor& log_sum_exp,
+                      const HeadSplit::Call& call) {
+  const std::int64_t positions = log_sum_exp.cols();
+  return log_sum_exp.slice(attention.sequences * call.query * positions,
+                           {attention.sequences * call.queries, positions});
+}
+
 HeadExchange::HeadExchange(const CoreAttention& attention, const SequencePlacement& positions,
                            std::int64_t first_row)
     : attention_(attention),
@@ -101,25 +108,27 @@ std::int64_t HeadExchange::own_width(const Route& route) const {
   return route.heads[static_cast<std::size_t>(attention_.cp.rank())].size() * attention_.head;
 }
 
-Tensor HeadExchange::make_whole(const Route& route, Category category) const {
-  return attention_.tensor({attention_.sequences * positions_.sequence, own_width(route)},
+Tensor HeadExchange::make_whole(Heads heads, Category category) const {
+  return attention_.tensor({attention_.sequences * positions_.sequence, own_width(route_of(heads))},
                            category);
 }
 
-void HeadExchange::to_heads(const Tensor& part, const Route& route, const Tensor& whole) const {
+void HeadExchange::to_heads(const Tensor& part, Heads heads, const Tensor& whole) const {
   const CoreAttention& a = attention_;
+  const Route& route = route_of(heads);
   const int rank = a.cp.rank();
   const Tensor leaving = a.tensor({route.to_heads->sent_by(rank)}, Category::buffers),
                arrived = a.tensor({route.to_heads->received_by(rank)}, Category::buffers);
   for (int to = 0; to < split_.ranks; ++to) {
-    const ChunkRange heads = route.heads[static_cast<std::size_t>(to)];
-    const std::int64_t width = heads.size() * a.head;
-    each_run(
-        a.sequences, part, first_row_, positions_.rows(rank),
-        [&](std::int64_t row, std::int64_t of_run, std::int64_t count) {
-          copy(a, rows_at(leaving, route.to_heads->input_begin(rank, to) + of_run * width, width),
-               rows_at(part, row * part.cols() + heads.begin * a.head, part.cols()), width, count);
-        });
+    const ChunkRange of_rank = route.heads[static_cast<std::size_t>(to)];
+    const std::int64_t width = of_rank.size() * a.head;
+    each_run(a.sequences, part, first_row_, positions_.rows(rank),
+             [&](std::int64_t row, std::int64_t of_run, std::int64_t count) {
+               copy(a,
+                    rows_at(leaving, route.to_heads->input_begin(rank, to) + of_run * width, width),
+                    rows_at(part, row * part.cols() + of_rank.begin * a.head, part.cols()), width,
+                    count);
+             });
   }
   a.cp.all_to_all_v(leaving, arrived, route.to_heads);
   const std::int64_t width = own_width(route);
@@ -169,12 +178,13 @@ void HeadExchange::place_heads(const Tensor& arrived, const Route& route, int la
   }
 }
 
-void HeadExchange::to_sequence(const Tensor& whole, const Route& route, const Tensor& part) const {
+void HeadExchange::to_sequence(const Tensor& whole, Heads heads, const Tensor& part) const {
+  const Route& route = route_of(heads);
   place_heads(exchange_to_sequence(whole, route), route, -1, part, first_row_);
 }
 
 void HeadExchange::sum_to_sequence(const Tensor& whole, const Tensor& part) const {
-  if (copies_ == 1) return to_sequence(whole, keys_, part);
+  if (copies_ == 1) return to_sequence(whole, Heads::keys, part);
   const CoreAttention& a = attention_;
   const std::int64_t rows = positions_.rows(a.cp.rank());
   const machine::Shape run{a.sequences * rows, part.cols()};

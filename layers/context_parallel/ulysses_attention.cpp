@@ -23,44 +23,40 @@ std::vector<HeadSplit::Call> UlyssesAttention::calls() const {
 void UlyssesAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                Saved& saved, Category kept) const {
   const CoreAttention& a = attention_;
-  const std::int64_t positions = a.placement.sequence;
   const bool alone = a.cp.size() == 1;
-  const auto whole = [&](const Tensor& part, const HeadExchange::Route& route) {
+  const auto whole = [&](const Tensor& part, Heads heads) {
     if (alone) return part;
-    const Tensor made = exchange_.make_whole(route, kept);
-    exchange_.to_heads(part, route, made);
+    const Tensor made = exchange_.make_whole(heads, kept);
+    exchange_.to_heads(part, heads, made);
     return made;
   };
-  saved.q = whole(q, exchange_.queries());
-  saved.k = whole(k, exchange_.keys());
-  saved.v = whole(v, exchange_.keys());
-  saved.out = alone ? out : exchange_.make_whole(exchange_.queries(), kept);
-  saved.log_sum_exp =
-      a.sums({a.sequences * exchange_.split().queries(a.cp.rank()).size(), positions}, kept);
+  saved.q = whole(q, Heads::queries);
+  saved.k = whole(k, Heads::keys);
+  saved.v = whole(v, Heads::keys);
+  saved.out = alone ? out : exchange_.make_whole(Heads::queries, kept);
+  saved.log_sum_exp = a.sums(
+      {a.sequences * exchange_.split().queries(a.cp.rank()).size(), a.placement.sequence}, kept);
   if (ring_) ring_attention(*ring_, saved);
   for (const HeadSplit::Call& call : calls())
     flash_attention(a.stream(), some_heads(a, saved.q, call.query, call.queries),
                     some_heads(a, saved.k, call.key, call.keys),
                     some_heads(a, saved.v, call.key, call.keys), {a.scale, a.causal},
                     some_heads(a, saved.out, call.query, call.queries),
-                    saved.log_sum_exp.slice(a.sequences * call.query * positions,
-                                            {a.sequences * call.queries * positions}));
-  if (!alone) exchange_.to_sequence(saved.out, exchange_.queries(), out);
+                    log_sum_exp_of(a, saved.log_sum_exp, call));
+  if (!alone) exchange_.to_sequence(saved.out, Heads::queries, out);
 }
 
 void UlyssesAttention::backward(const Tensor& d_out, const AttentionGradients& gradients,
                                 Saved& saved) const {
   const CoreAttention& a = attention_;
-  const std::int64_t positions = a.placement.sequence;
   const bool alone = a.cp.size() == 1;
-  const HeadExchange::Route &of_queries = exchange_.queries(), &of_keys = exchange_.keys();
-  const auto make = [&](const HeadExchange::Route& route, const Tensor& part) {
-    return alone ? part : exchange_.make_whole(route, Category::buffers);
+  const auto make = [&](const Tensor& part, Heads heads) {
+    return alone ? part : exchange_.make_whole(heads, Category::buffers);
   };
-  Tensor whole_d_out = make(of_queries, d_out);
-  if (!alone) exchange_.to_heads(d_out, of_queries, whole_d_out);
-  Tensor d_q = make(of_queries, gradients.d_q), d_k = make(of_keys, gradients.d_k),
-         d_v = make(of_keys, gradients.d_v);
+  Tensor whole_d_out = make(d_out, Heads::queries);
+  if (!alone) exchange_.to_heads(d_out, Heads::queries, whole_d_out);
+  Tensor d_q = make(gradients.d_q, Heads::queries), d_k = make(gradients.d_k, Heads::keys),
+         d_v = make(gradients.d_v, Heads::keys);
   if (ring_) ring_attention_backward(*ring_, saved, whole_d_out, {d_q, d_k, d_v});
   for (const HeadSplit::Call& call : calls()) {
     const auto queries = [&](const Tensor& tensor) {
@@ -71,14 +67,13 @@ void UlyssesAttention::backward(const Tensor& d_out, const AttentionGradients& g
     };
     flash_attention_backward(a.stream(), queries(saved.q), keys(saved.k), keys(saved.v),
                              {a.scale, a.causal}, queries(saved.out),
-                             saved.log_sum_exp.slice(a.sequences * call.query * positions,
-                                                     {a.sequences * call.queries * positions}),
-                             queries(whole_d_out), queries(d_q), keys(d_k), keys(d_v));
+                             log_sum_exp_of(a, saved.log_sum_exp, call), queries(whole_d_out),
+                             queries(d_q), keys(d_k), keys(d_v));
   }
   whole_d_out = Tensor();
   saved = Saved();
   if (alone) return;
-  exchange_.to_sequence(d_q, of_queries, gradients.d_q);
+  exchange_.to_sequence(d_q, Heads::queries, gradients.d_q);
   d_q = Tensor();
   exchange_.sum_to_sequence(d_k, gradients.d_k);
   d_k = Tensor();
