@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <span>
 #include <vector>
 
 #include "harness/measure/link_rates.h"
@@ -343,31 +344,37 @@ void Rates::measure(machine::World& world, int ranks) {
     std::ranges::copy_if(sizes, std::back_inserter(updated), [](std::int64_t set) {
       return set >= least_updated && set <= repeated_set;
     });
-  const std::size_t memory = sizes.size() + updated.size();
-  std::vector<double> rates(memory + dtypes.size());
+  std::vector<double> copies(sizes.size()), updates(updated.size()), products(dtypes.size());
   if (group.index >= 0) {
     const CopyBuffers buffers = copy_buffers(world, sizes);
     // All ranks begin each measurement together, so that they share the memory bandwidth
-    // throughout. The best of two turns, because other work seldom disturbs both. One turn is
-    // enough for large copies, and for seconds of work of a GPU.
-    for (std::size_t turn = 0; turn < 2 * rates.size(); ++turn) {
-      const std::size_t i = turn % rates.size();
-      const bool is_copy = i < sizes.size(), is_product = i >= memory;
-      if (turn >= rates.size() && (is_copy ? sizes[i] > repeated_set : is_product ? gpu : true))
-        continue;
-      world.barrier(group);
-      raise(rates[i], is_copy      ? copy_rate(world, buffers, sizes[i])
-                      : is_product ? product_rate(world, dtypes[i - memory])
-                                   : update_rate(world, buffers, updated[i - sizes.size()]));
-    }
+    // throughout.
+    const auto measure_all = [&](std::vector<double>& rates, const auto& all, const auto& rate_of) {
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        world.barrier(group);
+        raise(rates[i], rate_of(all[i]));
+      }
+    };
+    const auto copy_of = [&](std::int64_t set) { return copy_rate(world, buffers, set); };
+    const auto update_of = [&](std::int64_t set) { return update_rate(world, buffers, set); };
+    const auto product_of = [&](Dtype dtype) { return product_rate(world, dtype); };
+    measure_all(copies, sizes, copy_of);
+    measure_all(updates, updated, update_of);
+    measure_all(products, dtypes, product_of);
+    // The best of two turns, because other work seldom disturbs both. One turn is enough for large
+    // copies, and for seconds of work of a GPU.
+    const std::span repeated(sizes.begin(), std::ranges::upper_bound(sizes, repeated_set));
+    measure_all(copies, repeated, copy_of);
+    if (!gpu) measure_all(products, dtypes, product_of);
   }
-  rates = agreed_means(world, group, rates);
+  copies = agreed_means(world, group, copies);
+  updates = agreed_means(world, group, updates);
+  products = agreed_means(world, group, products);
   for (std::size_t i = 0; i < sizes.size(); ++i)
-    set_memory(ranks, static_cast<double>(sizes[i]), rates[i]);
+    set_memory(ranks, static_cast<double>(sizes[i]), copies[i]);
   for (std::size_t i = 0; i < updated.size(); ++i)
-    set_update(ranks, static_cast<double>(updated[i]), rates[sizes.size() + i]);
-  for (std::size_t i = memory; i < rates.size(); ++i)
-    set_flops(ranks, dtypes[i - memory], rates[i]);
+    set_update(ranks, static_cast<double>(updated[i]), updates[i]);
+  for (std::size_t i = 0; i < dtypes.size(); ++i) set_flops(ranks, dtypes[i], products[i]);
   if (gpu)
     for (const Dtype dtype : dtypes)
       set_peak(dtype, machine::dense_peak(world.device().compute_units(), dtype));
