@@ -200,7 +200,7 @@ int search(const configuration::Resolved& resolved, const Words& words) {
   const predict::Cluster cluster = predict::read_cluster(words.cluster);
   const predict::Objective objective = objective_of(words);
   const double gpu_memory = words.gpu_memory > 0 ? words.gpu_memory * 1e9 : cluster.gpu.memory;
-  const predict::Reached reached =
+  predict::Reached reached =
       predict::reach(objective, resolved.config, cluster, static_cast<int>(words.sources.gpus),
                      software_of(words), gpu_memory);
   const predict::Found& found = reached.found;
@@ -215,9 +215,7 @@ int search(const configuration::Resolved& resolved, const Words& words) {
   write(words.arguments_file, predict::megatron_arguments(chosen));
   write(words.config_file, predict::deepspeed_config(chosen));
   if (words.figures_dir.empty()) return harness::accepted;
-  predict::Candidates candidates(grid(reached.config, cluster, reached.gpus), cluster,
-                                 software_of(words), gpu_memory);
-  return draw({predict::pareto_figure(candidates.pareto())}, cluster, words.figures_dir);
+  return draw({predict::pareto_figure(reached.candidates.pareto())}, cluster, words.figures_dir);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <stdexcept>
+#include <utility>
 
 #include "machine/base/names.h"
 #include "suite/plan/model_shape.h"
@@ -29,7 +30,9 @@ class Reaching {
     });
   }
   Reached found(const TrainingConfig& config, int gpus) const {
-    return {config, gpus, fastest(grid(config, cluster_, gpus), cluster_, software_, gpu_memory_)};
+    Candidates candidates(grid(config, cluster_, gpus), cluster_, software_, gpu_memory_);
+    Found fastest = candidates.fastest();
+    return {config, gpus, std::move(candidates), std::move(fastest)};
   }
 
  private:

@@ -22,7 +22,8 @@ Objective parse_objective(std::string_view text);
 struct Reached {
   TrainingConfig config;  // the base with what was reached
   int gpus = 0;
-  Found found;  // the fastest configurations there; empty: nothing fits
+  Candidates candidates;  // the grid there
+  Found found;            // the fastest; empty: nothing fits
 };
 // base, cluster, gpus, software, gpu_memory: as in search.h. gpus is not used by Objective::gpus.
 Reached reach(Objective objective, const TrainingConfig& base, const Cluster& cluster, int gpus,

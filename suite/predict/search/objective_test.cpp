@@ -24,7 +24,7 @@ class Reach : public ::testing::Test {
   const Software& software = find_software("megatron_core");
   // Returns whether some candidate of the grid fits.
   bool fits(const TrainingConfig& config, int gpus) const {
-    return fastest(grid(config, cluster, gpus), cluster, software, 80e9, 1).fitting > 0;
+    return !Candidates(grid(config, cluster, gpus), cluster, software, 80e9).fitting().empty();
   }
 };
 

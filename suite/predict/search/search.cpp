@@ -216,11 +216,6 @@ ScalingFigure pareto_figure(const std::vector<Choice>& front) {
   return figure;
 }
 
-Found fastest(const std::vector<TrainingConfig>& all, const Cluster& cluster,
-              const Software& software, double gpu_memory, std::size_t count) {
-  return Candidates(all, cluster, software, gpu_memory).fastest(count);
-}
-
 std::string Choice::limit() const {
   const Prediction& p = prediction;
   std::vector<std::pair<double, std::string>> parts{

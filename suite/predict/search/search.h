@@ -44,7 +44,7 @@ class Candidates {
              double gpu_memory);
   std::vector<const TrainingConfig*> fitting() const;
   // Returns the fastest that meet a condition, or the fastest of all.
-  Found fastest(std::size_t count, const Condition& meets = {});
+  Found fastest(std::size_t count = 10, const Condition& meets = {});
   // Returns the candidates that are faster than all others that hold no more memory. The one with
   // the smallest memory is the first.
   std::vector<Choice> pareto();
@@ -65,9 +65,6 @@ class Candidates {
 };
 // Returns the figure of the step's time by the memory of a GPU.
 ScalingFigure pareto_figure(const std::vector<Choice>& front);
-
-Found fastest(const std::vector<TrainingConfig>& all, const Cluster& cluster,
-              const Software& software, double gpu_memory, std::size_t count = 10);
 
 std::string text(const Found& found);
 // Return the arguments of Megatron-LM and the ds_config.json of a choice, as resolve() reads them.

@@ -31,7 +31,7 @@ TEST(Search, ChoosesTheBestOfAnExhaustiveSimulation) {
   for (std::size_t i = 0; i < all.size(); i += 7)
     if (all[i].degrees.pp <= 16 && all[i].micro_batches() <= 64) reduced.push_back(all[i]);
   ASSERT_GT(reduced.size(), 100U);
-  const Found found = fastest(reduced, cluster, software, 80e9, 3);
+  const Found found = Candidates(reduced, cluster, software, 80e9).fastest(3);
   std::vector<double> times;
   for (const TrainingConfig& one : reduced) {
     const Prediction p = predict_step(one, cluster, software);
@@ -97,7 +97,7 @@ TEST(Search, TriesZeroPlusPlusThatIsNamed) {
     return one.zero.stage != 3 || one.batch.micro_batch_size != 1 || one.degrees.tp > 1;
   });
   const Found found =
-      fastest(of_stage_3, slow, find_software("megatron_core"), cluster.gpu.memory, 3);
+      Candidates(of_stage_3, slow, find_software("megatron_core"), cluster.gpu.memory).fastest(3);
   ASSERT_FALSE(found.best.empty());
   EXPECT_TRUE(uses(found.best.front().config));
   EXPECT_NE(text(found).find(" 3++ "), std::string::npos);
@@ -113,11 +113,13 @@ TEST(Search, LeavesOutCandidatesThatNoStepSupports) {
   config.batch.global_batch_size = 64;
   config.optimizer.type = "one_bit_adam";
   const Found found =
-      fastest(grid(config, cluster, 32), cluster, find_software("megatron_core"), 1e15, 2);
+      Candidates(grid(config, cluster, 32), cluster, find_software("megatron_core"), 1e15)
+          .fastest(2);
   ASSERT_FALSE(found.best.empty());
   for (const Choice& one : found.best) EXPECT_EQ(one.config.zero.stage, 0);
   config.precision.dtype = machine::Dtype::float64;
-  EXPECT_THROW(fastest(grid(config, cluster, 32), cluster, find_software("megatron_core"), 1e15, 2),
+  EXPECT_THROW(Candidates(grid(config, cluster, 32), cluster, find_software("megatron_core"), 1e15)
+                   .fastest(2),
                std::invalid_argument);
 }
 
@@ -130,13 +132,13 @@ TEST(Search, KeepsTheMemoryLimitAndGetsFasterWithMore) {
   const std::vector<TrainingConfig> all = grid(config, cluster, 16);
   double before = 1e300;
   for (const double memory : {16e9, 24e9, 40e9, 80e9}) {
-    const Found found = fastest(all, cluster, software, memory, 1);
+    const Found found = Candidates(all, cluster, software, memory).fastest(1);
     ASSERT_EQ(found.best.size(), 1U) << memory;
     EXPECT_LE(found.best[0].prediction.held.gpu.total(), memory);
     EXPECT_LE(found.best[0].prediction.step_s, before);
     before = found.best[0].prediction.step_s;
   }
-  EXPECT_TRUE(fastest(all, cluster, software, 1e9).best.empty());
+  EXPECT_TRUE(Candidates(all, cluster, software, 1e9).fastest().best.empty());
 }
 
 TEST(Search, WalksTheDegreesOfExperts) {
@@ -154,7 +156,7 @@ TEST(Search, WalksTheDegreesOfExperts) {
   }
   EXPECT_EQ(degrees, (std::set{1, 2, 4, 8}));
   EXPECT_EQ(tensor_parallel, (std::set{1, 2, 4, 8}));
-  const Found found = fastest(all, cluster, find_software("megatron_core"), 80e9, 1);
+  const Found found = Candidates(all, cluster, find_software("megatron_core"), 80e9).fastest(1);
   ASSERT_EQ(found.best.size(), 1U);
   EXPECT_GT(found.best[0].config.expert_parallel, 1);
   const std::string arguments = megatron_arguments(found.best[0].config);
