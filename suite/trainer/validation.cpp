@@ -51,6 +51,9 @@ void validate_pipeline(const TrainingConfig& config) {
 
 void validate_context(const TrainingConfig& config) {
   const int cp = config.degrees.cp;
+  if (cp == 1 && config.context.fpdt)
+    throw std::invalid_argument(
+        "ds-sequence-parallel-fpdt requires context-parallel-size 2 or more (got 1)");
   config.context.validate(cp, config.model.sequence, config.model.heads / config.degrees.tp,
                           config.model.query_groups() / config.degrees.tp);
   if (cp > 1 && !config.activations.use_flash_attn)

@@ -93,6 +93,9 @@ TEST(TrainingStep, RejectsChunksThatFpdtDoesNotSupport) {
   testing::expect_words(chunked("p2p", "12"), {"ds-sequence-parallel-fpdt requires", "got p2p"});
   testing::expect_words(chunked("a2a", "11"), {"ds-sequence-parallel-fpdt-chunk-size is 11",
                                                "context-parallel-size 2 (example: 12)"});
+  testing::expect_words(
+      refusal("gpt_step", {{"model", "tiny"}, {"ranks", "1"}, {"ds-sequence-parallel-fpdt", "1"}}),
+      {"ds-sequence-parallel-fpdt requires context-parallel-size 2 or more (got 1)"});
 }
 
 TEST(TrainingStep, AGptStepUsesBlockwiseAttention) {
