@@ -112,8 +112,8 @@ constexpr Predicted
     degrees = counted("degrees and batch"),
     contexts = counted("by layers/context_parallel/context_cost.h"),
     grids = rejected("products and messages of tp are those of one dimension"),
-    beside_products =
-        counted("communication of tp beside products, with software that does not hide it"),
+    during_products = counted(
+        "communication of tp during matrix products, unless the software overlaps it by default"),
     simulated = counted("the simulated pipeline"),
     update = counted(
         "bytes of the update's kernels, operations of Newton-Schulz, messages, memory; a 1-bit "
@@ -258,7 +258,7 @@ std::vector<Key> step_keys() {
       axis("--ds-sequence-parallel-fpdt-chunk-size", "", AT(context.fpdt_chunk_size), contexts,
            "positions of a chunk of FPDT", {.least = 1, .most = 1e9}, &fpdt),
       axis("--ds-sequence-parallel-fpdt-offloading", "", AT(context.fpdt_offloading),
-           counted("copies of chunks beside attention, memory"),
+           counted("copies of chunks during attention, memory"),
            "FPDT's chunks wait in host memory", {}, &fpdt),
       row("--ds-sequence-parallel-size", "sequence_parallel_size", AT(sequence_parallel_size),
           resolved, degree()),
@@ -272,22 +272,22 @@ std::vector<Key> step_keys() {
       axis("--sequence-parallel", "", AT(activations.sequence_parallel), degrees,
            "tokens sharded over tp between the tensor-parallel regions", {}, &tp),
       axis("--tp-comm-overlap", "tensor_parallel.tp_overlap_comm", AT(activations.tp_comm.enabled),
-           beside_products, "communication of tp during matrix products", {}, &tp),
-      row("--tp-comm-overlap-ag", "", AT(activations.tp_comm.split_ag), beside_products, {},
+           during_products, "communication of tp during matrix products", {}, &tp),
+      row("--tp-comm-overlap-ag", "", AT(activations.tp_comm.split_ag), during_products, {},
           &overlap_of_rows)
           .also(selecting("false", "--disable-tp-comm-overlap-ag"))
           .also(older("--tp-comm-split-ag")),
-      row("--tp-comm-overlap-rs", "", AT(activations.tp_comm.split_rs), beside_products, {},
+      row("--tp-comm-overlap-rs", "", AT(activations.tp_comm.split_rs), during_products, {},
           &overlap_of_rows)
           .also(selecting("false", "--disable-tp-comm-overlap-rs"))
           .also(older("--tp-comm-split-rs")),
-      row("--tp-comm-bulk-dgrad", "", AT(activations.tp_comm.bulk_dgrad), beside_products, {},
+      row("--tp-comm-bulk-dgrad", "", AT(activations.tp_comm.bulk_dgrad), during_products, {},
           &overlap_of_rows)
           .also(selecting("false", "--disable-tp-comm-bulk-dgrad")),
-      row("--tp-comm-bulk-wgrad", "", AT(activations.tp_comm.bulk_wgrad), beside_products, {},
+      row("--tp-comm-bulk-wgrad", "", AT(activations.tp_comm.bulk_wgrad), during_products, {},
           &overlap)
           .also(selecting("false", "--disable-tp-comm-bulk-wgrad")),
-      row("--tp-comm-overlap-rs-dgrad", "", AT(activations.tp_comm.rs_dgrad), beside_products, {},
+      row("--tp-comm-overlap-rs-dgrad", "", AT(activations.tp_comm.rs_dgrad), during_products, {},
           &overlap_of_rows),
       axis("--recompute-granularity", "",
            NAMED(activations.recompute_granularity, layers::recompute_granularity), recomputed,
