@@ -12,10 +12,8 @@ namespace machine {
 
 SharedMemoryLink::SharedMemoryLink(World& world, const Group& group)
     : ChannelLink(group, make_channels(world, group), world.wait_policy()),
-      own_(world.shared_memory()),
-      lent_(size()) {
-  for (const int member : group.members) bases_.push_back(own_.bases[member]);
-}
+      shared_(world.shared_memory()),
+      lent_(size()) {}
 
 SharedMemoryLink::~SharedMemoryLink() {
   try {
@@ -27,7 +25,7 @@ SharedMemoryLink::~SharedMemoryLink() {
 }
 
 void SharedMemoryLink::free_staged(int peer) {
-  for (const auto& staged : lent_[peer].staged) own_.memory->free(staged.data, staged.bytes);
+  for (const auto& staged : lent_[peer].staged) shared_.memory->free(staged.data, staged.bytes);
   lent_[peer].staged.clear();
 }
 
@@ -46,7 +44,7 @@ std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t 
     return publish(peer, slot);
   }
   if (!readable_by_peers(data, bytes)) {
-    void* copy = own_.memory->allocate(bytes);
+    void* copy = shared_.memory->allocate(bytes);
     if (!copy)
       throw MachineError(
           fmt::format("cannot allocate {} bytes on the host to stage a message", bytes),
@@ -55,7 +53,7 @@ std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t 
     lent_[peer].staged.push_back({number, copy, bytes});
     data = copy;
   }
-  slot.address = own_.offset(data);
+  slot.address = shared_.offset(data);
   lent_[peer].last = number;
   return publish(peer, slot);
 }
@@ -71,12 +69,12 @@ void SharedMemoryLink::do_wait_sent(int peer, std::uint64_t number) {
 
 void SharedMemoryLink::do_post(int peer, int ahead, void* into, std::size_t bytes) {
   if (!readable_by_peers(into, bytes) || ahead > static_cast<int>(Channel::slots)) return;
-  offer(peer, last_received(peer) + ahead, own_.offset(into), bytes);
+  offer(peer, last_received(peer) + ahead, shared_.offset(into), bytes);
 }
 
 void* SharedMemoryLink::do_posted(int peer, std::size_t bytes) {
   const Offer* offer = offered(peer, bytes);
-  return offer ? World::SharedMemory::at(bases_[peer], offer->address) : nullptr;
+  return offer ? at(peer, offer->address) : nullptr;
 }
 
 std::uint64_t SharedMemoryLink::do_deliver(int peer, std::size_t bytes) {
@@ -87,12 +85,11 @@ std::uint64_t SharedMemoryLink::do_deliver(int peer, std::size_t bytes) {
 
 const void* SharedMemoryLink::do_receive_in_place(int peer, std::size_t bytes) {
   const Slot& slot = arrived(peer, bytes);
-  if (slot.address == Channel::delivered)
-    return World::SharedMemory::at(own_.base, own_offer(peer).address);
+  if (slot.address == Channel::delivered) return at(rank(), own_offer(peer).address);
   if (slot.address == Channel::in_line) return slot.data;
   if (slot.address == Channel::in_payload)
     return from(peer).payload[last_received(peer) % Channel::payloads];
-  return World::SharedMemory::at(bases_[peer], slot.address);
+  return at(peer, slot.address);
 }
 
 void SharedMemoryLink::do_release(int peer) { publish_taken(peer); }

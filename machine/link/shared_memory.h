@@ -39,13 +39,15 @@ class SharedMemoryLink final : public ChannelLink {
 
   void free_staged(int peer);
   bool readable_by_peers(const void* data, std::size_t bytes) const {
-    const std::uint64_t offset = own_.offset(data);
-    return offset <= own_.bytes && bytes <= own_.bytes - offset;
+    const std::uint64_t offset = shared_.offset(data);
+    return offset <= shared_.bytes && bytes <= shared_.bytes - offset;
+  }
+  std::byte* at(int peer, std::uint64_t address) const {
+    return shared_.at(group().members[peer], address);
   }
 
-  World::SharedMemory own_;        // its allocator stages messages from other memory
-  std::vector<std::byte*> bases_;  // of the peers' memory, as seen from here
-  std::vector<Lent> lent_;         // by peer
+  World::SharedMemory shared_;  // its allocator stages messages from other memory
+  std::vector<Lent> lent_;      // by peer
 };
 
 }  // namespace machine

@@ -101,7 +101,7 @@ World::Shared World::share(const Group& group, std::size_t bytes,
     throw;
   }
   for (std::size_t peer = 0; peer < offsets.size(); ++peer)
-    result.blocks.push_back(SharedMemory::at(shared.bases[group.members[peer]], offsets[peer]));
+    result.blocks.push_back(shared.at(group.members[peer], offsets[peer]));
   return result;
 }
 

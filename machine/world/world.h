@@ -121,10 +121,11 @@ class World {
     HostMemory* memory = nullptr;  // allocates in it
     std::vector<std::byte*> bases;
 
+    // Return the offset of a place of this rank, and the place at an offset in the memory of a rank
+    // of the world.
     std::uint64_t offset(const void* data) const { return number(data) - number(base); }
-    // Returns the place at `offset` in memory that starts at `base`.
-    static std::byte* at(std::byte* base, std::uint64_t offset) {
-      return reinterpret_cast<std::byte*>(number(base) + offset);
+    std::byte* at(int rank, std::uint64_t offset) const {
+      return reinterpret_cast<std::byte*>(number(bases[rank]) + offset);
     }
 
    private:
