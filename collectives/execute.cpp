@@ -26,13 +26,13 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
 
 namespace {
 
-// If the buffers of all ranks exceed the last-level cache, no result survives there until the next
+// If the buffers of all ranks exceed the cache that they keep, no result survives there until the next
 // call: results bypass it.
 machine::Store store_of(const Layout& layout, const CallKey& key, int ranks) {
   const std::int64_t elements =
       layout.input_elements() + (key.in_place ? 0 : layout.output_elements());
   return static_cast<std::size_t>(elements * ranks) * size_of(key.dtype) >
-                 machine::last_level_cache_bytes()
+                 machine::kept_cache_bytes(ranks)
              ? machine::Store::streaming
              : machine::Store::cached;
 }

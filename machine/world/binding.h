@@ -49,6 +49,12 @@ class NumaMemory final : public HostMemory {
 // Returns the sum over all last-level caches that this process may use.
 std::size_t last_level_cache_bytes();
 
+// Returns how much of `caches` the ranks on `cores` can expect to keep from one call to the next. A
+// virtual machine shows the whole cache of its socket, which others use too.
+std::size_t kept_cache_bytes(std::size_t caches, int cores, int ranks, bool virtual_machine);
+// The same for this host.
+std::size_t kept_cache_bytes(int ranks);
+
 std::string text(const std::vector<int>& cores);  // "0-3,8"
 
 }  // namespace machine

@@ -233,6 +233,15 @@ TEST(StepClock, ALinkReportsTheAwaitedRank) {
   });
 }
 
+TEST(Binding, AVirtualMachineKeepsItsCoresShareOfACache) {
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  EXPECT_EQ(kept_cache_bytes(260 * mib, 2, 2, true), 8 * mib);
+  EXPECT_EQ(kept_cache_bytes(32 * mib, 16, 16, true), 32 * mib);  // has the whole cache
+  EXPECT_EQ(kept_cache_bytes(260 * mib, 2, 3, true), 260 * mib);  // ranks take turns
+  EXPECT_EQ(kept_cache_bytes(260 * mib, 2, 2, false), 260 * mib);
+  EXPECT_LE(kept_cache_bytes(1), last_level_cache_bytes());
+}
+
 TEST(Binding, RanksShareNoCoreWhileThereAreEnough) {
   const std::vector<int> cores{0, 1, 2, 3, 8, 9, 10};
   for (int ranks = 1; ranks <= 7; ++ranks) {
