@@ -112,20 +112,20 @@ TEST_P(OverlappedCalls, GathersTheSharesForTheWork) {
 // Every share is written only by the work.
 TEST_P(OverlappedCalls, ScattersTheSharesOfTheWork) {
   run([](World& world) {
-    for (const std::string_view algorithm : scatters) {
-      if (!supports(Operation::reduce_scatter, algorithm, world.size())) continue;
-      Communicator group = connected(world);
-      GroupAlgorithms names;
-      names.set(Operation::reduce_scatter, algorithm);
-      group.set_algorithms(names);
-      machine::Stream& stream = world.device().stream();
-      for (const std::int64_t count : counts) {
-        const Tensor in = tensor(world, count * world.size()), out = tensor(world, count),
-                     source = tensor(world, count * world.size());
+    machine::Stream& stream = world.device().stream();
+    for (const std::int64_t count : counts) {
+      const Tensor in = tensor(world, count * world.size()), out = tensor(world, count),
+                   source = tensor(world, count * world.size());
+      stream.kernels().fill_normal(source, static_cast<std::uint64_t>(7 + world.rank()), {}, 0, 1);
+      for (const std::string_view algorithm : scatters) {
+        if (!supports(Operation::reduce_scatter, algorithm, world.size())) continue;
+        Communicator group = connected(world);
+        GroupAlgorithms names;
+        names.set(Operation::reduce_scatter, algorithm);
+        group.set_algorithms(names);
         for (int round = 0; round < 3; ++round) {
-          stream.kernels().fill_normal(source, static_cast<std::uint64_t>(7 + round + world.rank()),
-                                       {}, 0, 1);
-          stream.kernels().fill(in, std::numeric_limits<double>::quiet_NaN());
+          for (const Tensor& values : {in, out})
+            stream.kernels().fill(values, std::numeric_limits<double>::quiet_NaN());
           group.link().reset_traffic();
           group.reduce_scatter_while(in, out, [&](int share) {
             stream.copy(in.slice(share * count, {count}).data(),
