@@ -47,8 +47,9 @@ class Rates {
   // this size (source plus destination), each with all threads of its device. Interpolates linearly
   // in the logarithm of the size. 0: not measured.
   double memory_bytes_per_second(double working_set_bytes, int ranks) const;
-  // Returns the same of updates in place (sums of floats, on a host), or the copy rate if it is
-  // higher. A copy reads each line of its target before it overwrites it, or bypasses the caches.
+  // Returns the same of updates in place (sums of floats into one array or three, on a host), or the
+  // copy rate if it is higher. A copy reads each line of its target before it overwrites it, or
+  // bypasses the caches.
   double update_bytes_per_second(double working_set_bytes, int ranks) const;
   // Returns the bytes received per second and rank, each counted once. The working set is the bytes
   // that one rank sends plus those it receives.
@@ -78,7 +79,7 @@ class Rates {
   // Measures a known rate again, and keeps the better number. Collective over the key's ranks, the
   // first of the world; other ranks do not use the rate. Returns false without measuring if the
   // rate was measured again most_again times.
-  static constexpr int most_again = 9;
+  static constexpr int most_again = 50;
   bool measure_again(machine::World& world, const RateKey& key);
 
  private:
