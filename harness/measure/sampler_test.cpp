@@ -114,7 +114,7 @@ TEST(Sampler, NamesTheFirstWrongSample) {
       if (world.rank() != 1 || checked != 200) return std::nullopt;
       return machine::Failure{.peer = 0, .text = "element 3 is 5"};
     };
-    const SamplingLimits limits{.seconds = 3, .min_samples = 3000, .max_samples = 3000};
+    const SamplingLimits limits{.seconds = 60, .min_samples = 3000, .max_samples = 3000};
     const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
     EXPECT_TRUE(sampled.failed_somewhere);
     EXPECT_EQ(runs, 200);
