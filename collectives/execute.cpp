@@ -26,8 +26,8 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
 
 namespace {
 
-// If the buffers of all ranks exceed the cache that they keep, no result survives there until the next
-// call: results bypass it.
+// If the buffers of all ranks exceed the cache that they keep, no result survives there until the
+// next call: results bypass it.
 machine::Store store_of(const Layout& layout, const CallKey& key, int ranks) {
   const std::int64_t elements =
       layout.input_elements() + (key.in_place ? 0 : layout.output_elements());
