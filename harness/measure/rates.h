@@ -47,8 +47,8 @@ class Rates {
   // this size (source plus destination), each with all threads of its device. Interpolates linearly
   // in the logarithm of the size. 0: not measured.
   double memory_bytes_per_second(double working_set_bytes, int ranks) const;
-  // Returns the same of updates in place (sums of floats into one array or three, on a host), or the
-  // copy rate if it is higher. A copy reads each line of its target before it overwrites it, or
+  // Returns the same of updates in place (sums of floats into one array or three, on a host), or
+  // the copy rate if it is higher. A copy reads each line of its target before it overwrites it, or
   // bypasses the caches.
   double update_bytes_per_second(double working_set_bytes, int ranks) const;
   // Returns the bytes received per second and rank, each counted once. The working set is the bytes
