@@ -79,7 +79,7 @@ class Rates {
   // Measures a known rate again, and keeps the better number. Collective over the key's ranks, the
   // first of the world; other ranks do not use the rate. Returns false without measuring if the
   // rate was measured again most_again times.
-  static constexpr int most_again = 50;
+  static constexpr int most_again = 12;
   bool measure_again(machine::World& world, const RateKey& key);
 
  private:

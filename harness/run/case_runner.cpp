@@ -319,8 +319,8 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
   }
   bool again = false;
   failure = phase("measuring a limit again", [&] {
-    // Other work seldom disturbs all measurements, which take some milliseconds on a host. On a
-    // GPU, each takes seconds.
+    // Other work seldom disturbs all measurements. One of copies takes a tenth of a second on a
+    // host, one of products takes seconds on a GPU.
     constexpr int least_turns = 3;
     constexpr double most_s = 0.5;
     const double begin = machine::steady_s();
