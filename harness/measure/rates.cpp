@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "machine/device/host/threads.h"
 #include "machine/device/kernels.h"
 #include "machine/world/binding.h"
+#include "machine/world/thread_cores.h"
 
 namespace harness {
 namespace {
@@ -396,6 +398,7 @@ void Rates::measure(machine::World& world, int ranks) {
     // The best of two turns, because other work seldom disturbs both. One turn is enough for large
     // copies, and for seconds of work of a GPU.
     const std::span repeated(sizes.begin(), std::ranges::upper_bound(sizes, repeated_set));
+    const machine::ThreadsOnCores bound(world.cores(), world.device().threads());
     measure_all(copies, repeated, copy_of);
     if (!gpu) measure_all(products, dtypes, product_of);
   }
@@ -457,6 +460,8 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
       raise(curve[static_cast<double>(sets[i])], rates[i]);
   };
   if (key.kind == RateKey::Kind::matrix) {
+    std::optional<machine::ThreadsOnCores> bound;
+    if (again_[counted] % 2 == 1) bound.emplace(world.cores(), world.device().threads());
     world.barrier(group);
     raise(gemm_[{key.ranks, key.dtype}], means(world, group, {product_rate(world, key.dtype)})[0]);
     return true;
@@ -472,6 +477,8 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
       std::vector<double> rates(sets.size());
       const CopyBuffers buffers = copy_buffers(world, sets);
       for (std::size_t i = 0; i < times * sets.size(); ++i) {
+        std::optional<machine::ThreadsOnCores> bound;
+        if (i % 2 == 1) bound.emplace(world.cores(), world.device().threads());
         world.barrier(group);
         raise(rates[i / times], rate_of(world, buffers, sets[i / times]));
       }
