@@ -13,7 +13,8 @@ SEEDS = range(1, 21)
 WITHOUT = {"step_parts": "it judges times, which a virtual GPU does not have"}
 
 # Shapes that 8 ranks divide, for units whose small shapes they do not.
-SHAPES = {unit: ["--input_size", "24", "--output_size", "40"] for unit in ("column_parallel_linear", "row_parallel_linear")}
+SHAPES = {**{unit: ["--input_size", "24", "--output_size", "40"] for unit in ("column_parallel_linear", "row_parallel_linear")},
+          **{unit: ["--num-attention-heads", "8"] for unit in ("fpdt_attention", "ulysses_attention")}}
 
 # Refusals of a unit that has no case of some ranks, grid or transport.
 REFUSALS = [

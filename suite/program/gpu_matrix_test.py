@@ -89,16 +89,18 @@ class Gpus(TemporaryFolder):
         return found
 
     def expect_ruled(self, of, flags, ranks, hosts=1, order="lazy"):
-        """Runs the units in one launch."""
-        of = self.smoke_cases(of, flags)
-        if not of:
-            return
+        """Runs the units in a launch for each shape."""
+        launches = collections.defaultdict(dict)
+        for unit, cases in self.smoke_cases(of, flags).items():
+            launches[tuple(gpu_matrix.SHAPES.get(unit, []))][unit] = cases
+        for shape, cases_of in launches.items():
+            self.expect_launch_ruled(cases_of, shape, flags, ranks, hosts, order)
+
+    def expect_launch_ruled(self, of, shape, flags, ranks, hosts, order):
         if self.MOST:
             what = [name for cases in of.values() for name in spread(cases, self.MOST)]
         else:
-            # A unit ignores the flags of other units.
-            shapes = next((gpu_matrix.SHAPES[unit] for unit in of if unit in gpu_matrix.SHAPES), [])
-            what = [*of, "--profile", "smoke", *flags, *shapes]
+            what = [*of, "--profile", "smoke", *flags, *shape]
         done = self.launch([*what, *SHORT], ranks, hosts, order)
         where = f"{' '.join(flags)} on {hosts} hosts, {order}"
         self.assertIn(done.returncode, (0, 1, 3), f"{where}: {(done.stdout + done.stderr)[-3000:]}")
