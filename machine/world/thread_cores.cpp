@@ -29,11 +29,13 @@ ThreadsOnCores::ThreadsOnCores(const std::vector<int>& cores, int threads) {
   hwloc_topology* const topology = loaded_topology();
   before_.resize(static_cast<std::size_t>(threads));
   on_each_thread(threads, [&](std::size_t thread) {
-    std::unique_ptr<hwloc_bitmap_s, Free> now(hwloc_bitmap_alloc());
+    Bitmap now(hwloc_bitmap_alloc()), own(hwloc_bitmap_alloc());
     const hwloc_obj_t core =
         hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, static_cast<unsigned>(cores[thread]));
     if (!core || hwloc_get_cpubind(topology, now.get(), HWLOC_CPUBIND_THREAD) != 0) return;
-    if (hwloc_set_cpubind(topology, core->cpuset, HWLOC_CPUBIND_THREAD) == 0)
+    hwloc_bitmap_and(own.get(), now.get(), core->cpuset);
+    if (hwloc_bitmap_iszero(own.get())) return;
+    if (hwloc_set_cpubind(topology, own.get(), HWLOC_CPUBIND_THREAD) == 0)
       before_[thread] = std::move(now);
   });
 }

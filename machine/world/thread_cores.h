@@ -22,8 +22,8 @@ class ThreadsOnCores {
   struct Free {
     void operator()(hwloc_bitmap_s* bitmap) const;
   };
-  // Where each thread could run before; null: unknown. Empty: nothing is bound.
-  std::vector<std::unique_ptr<hwloc_bitmap_s, Free>> before_;
+  using Bitmap = std::unique_ptr<hwloc_bitmap_s, Free>;
+  std::vector<Bitmap> before_;  // where each thread could run; null: it is not bound
 };
 
 }  // namespace machine
