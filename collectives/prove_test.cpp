@@ -48,20 +48,15 @@ std::vector<Call> calls(const Algorithm& algorithm, int ranks) {
   return result;
 }
 
-// Sizes to prove: divisible, not divisible, and fewer elements than chunks, of which many ranks
-// prove the first and one other in turn. all_to_all_v has five kinds of traffic: even parts, parts
-// of many lengths, mostly empty parts, one hot spot, and no data. With mostly empty parts, odd
-// ranks send nothing and the last rank receives nothing.
+// Sizes to prove: divisible, not divisible, and fewer elements than chunks. all_to_all_v has five
+// kinds of traffic: even parts, parts of many lengths, mostly empty parts, one hot spot, and no
+// data. With mostly empty parts, odd ranks send nothing and the last rank receives nothing.
 struct Amount {
   std::int64_t count;
   std::shared_ptr<const TrafficMatrix> traffic{};
 };
 std::vector<Amount> amounts(machine::Operation operation, int ranks) {
-  if (operation != machine::Operation::all_to_all_v) {
-    const std::int64_t divisible = 64LL * 63 * ranks;
-    if (ranks <= 16) return {{divisible}, {1009}, {5}};
-    return {{divisible}, {ranks % 2 == 0 ? 1009 : 5}};
-  }
+  if (operation != machine::Operation::all_to_all_v) return {{64LL * 63 * ranks}, {1009}, {5}};
   std::int64_t (*const parts[])(int, int, int) = {
       [](int, int, int) -> std::int64_t { return 64 * 63; },
       [](int from, int to, int) -> std::int64_t { return (from * 37 + to * 101) % 211; },

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -223,6 +222,13 @@ double update_rate(machine::World& world, const CopyBuffers& buffers, std::int64
                   7 * static_cast<double>(count * value_bytes) / three);
 }
 
+// Gives each thread of the rank a core of its own, or none if bind is false. Every second
+// measurement binds: threads may share a core for seconds, and a core of their own may be another
+// program's.
+machine::ThreadsOnCores threads_on_cores(machine::World& world, bool bind) {
+  return {world.cores(), bind ? world.device().threads() : 1};
+}
+
 double product_rate(machine::World& world, Dtype dtype) {
   machine::Device& device = world.device();
   return matrix_rate(time_matrices(device, dtype, matrix_plan(has_gpu_speed(device)),
@@ -398,7 +404,7 @@ void Rates::measure(machine::World& world, int ranks) {
     // The best of two turns, because other work seldom disturbs both. One turn is enough for large
     // copies, and for seconds of work of a GPU.
     const std::span repeated(sizes.begin(), std::ranges::upper_bound(sizes, repeated_set));
-    const machine::ThreadsOnCores bound(world.cores(), world.device().threads());
+    const auto bound = threads_on_cores(world, true);
     measure_all(copies, repeated, copy_of);
     if (!gpu) measure_all(products, dtypes, product_of);
   }
@@ -460,8 +466,7 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
       raise(curve[static_cast<double>(sets[i])], rates[i]);
   };
   if (key.kind == RateKey::Kind::matrix) {
-    std::optional<machine::ThreadsOnCores> bound;
-    if (again_[counted] % 2 == 1) bound.emplace(world.cores(), world.device().threads());
+    const auto bound = threads_on_cores(world, again_[counted] % 2 == 1);
     world.barrier(group);
     raise(gemm_[{key.ranks, key.dtype}], means(world, group, {product_rate(world, key.dtype)})[0]);
     return true;
@@ -477,8 +482,7 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
       std::vector<double> rates(sets.size());
       const CopyBuffers buffers = copy_buffers(world, sets);
       for (std::size_t i = 0; i < times * sets.size(); ++i) {
-        std::optional<machine::ThreadsOnCores> bound;
-        if (i % 2 == 1) bound.emplace(world.cores(), world.device().threads());
+        const auto bound = threads_on_cores(world, i % 2 == 1);
         world.barrier(group);
         raise(rates[i / times], rate_of(world, buffers, sets[i / times]));
       }
