@@ -26,13 +26,13 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
 
 namespace {
 
-// If the buffers of all ranks exceed the cache that they keep, no result survives there until the
-// next call: results bypass it.
-machine::Store store_of(const Layout& layout, const CallKey& key, int ranks) {
+// If the buffers of the host's ranks exceed the cache that they keep, no result survives there
+// until the next call: results bypass it.
+machine::Store store_of(const Layout& layout, const CallKey& key, int ranks_of_host) {
   const std::int64_t elements =
       layout.input_elements() + (key.in_place ? 0 : layout.output_elements());
-  return static_cast<std::size_t>(elements * ranks) * size_of(key.dtype) >
-                 machine::kept_cache_bytes(ranks)
+  return static_cast<std::size_t>(elements * ranks_of_host) * size_of(key.dtype) >
+                 machine::kept_cache_bytes(ranks_of_host)
              ? machine::Store::streaming
              : machine::Store::cached;
 }
@@ -40,7 +40,7 @@ machine::Store store_of(const Layout& layout, const CallKey& key, int ranks) {
 }  // namespace
 
 Execution::Execution(const CallKey& key, int rank, int ranks, machine::Stream& stream,
-                     const std::vector<Round>* rounds)
+                     const std::vector<Round>* rounds, int ranks_of_host)
     : stream_(stream),
       kernels_(stream_.kernels()),
       on_host_(stream.device().readable_by_host()),
@@ -51,7 +51,7 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Stream& s
       key.count, key.dtype);
   const Plan plan = key.algorithm->plan(call);
   const Layout layout(key.algorithm->operation, plan, call, key.count);
-  store_ = store_of(layout, key, ranks);
+  store_ = store_of(layout, key, ranks_of_host > 0 ? ranks_of_host : ranks);
   if (plan.bays > 0)
     scratch_ = stream_.device().allocate(static_cast<std::size_t>(layout.scratch_elements()) * size,
                                          machine::Category::buffers);

@@ -52,9 +52,10 @@ class Execution {
  public:
   // Allocates the plan's scratch, if it has any, on the stream's device, and keeps it. For
   // rendezvous links (Link::is_rendezvous) it requires the rounds and also allocates the staging of
-  // received parts, in the category links.
+  // received parts, in the category links. ranks_of_host: how many of the ranks share this rank's
+  // host and its caches; 0: all.
   Execution(const CallKey& key, int rank, int ranks, machine::Stream& stream,
-            const std::vector<Round>* rounds = nullptr);
+            const std::vector<Round>* rounds = nullptr, int ranks_of_host = 0);
 
   // Sums round to the dtype after each addition. The buffers are memory of the device. Returns when
   // peers have read all data that they need. If the link has a stream, this holds in its order.
@@ -64,6 +65,9 @@ class Execution {
   // Returns the shares in the order of the hooks: of the output of all_gather, or of the input of
   // reduce_scatter. Empty for other operations.
   const std::vector<int>& share_order() const { return share_order_; }
+
+  // Returns how results are stored that no later step reads.
+  machine::Store store() const { return store_; }
 
  private:
   void prepare_order();
@@ -102,7 +106,7 @@ class Execution {
   machine::Kernels& kernels_;
   bool on_host_;
   machine::TrafficLabel label_;
-  machine::Store store_ = machine::Store::cached;  // of results that no later step reads
+  machine::Store store_ = machine::Store::cached;
   machine::Memory scratch_, staging_;
   std::vector<Action> actions_;
   std::vector<std::size_t> last_sends_;  // for each peer, the last action that sends to it

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "machine/device/device.h"
+#include "machine/world/binding.h"
 
 namespace collectives {
 namespace {
@@ -84,6 +85,17 @@ TEST(Execution, OfARootInPlaceWritesHalfToItsPeer) {
       << "the peer is late";
   EXPECT_EQ(broadcast(input, false, true), std::pair(input, std::vector<std::byte>()))
       << "the root copies its own output";
+}
+
+TEST(Execution, CountsTheBuffersOfItsHostOnly) {
+  const auto device = machine::make_host_device();
+  constexpr int ranks = 1024;
+  const auto count =  // of a share: the buffers of two ranks fit into their cache
+      static_cast<std::int64_t>(machine::kept_cache_bytes(2) / sizeof(float)) / (2 * (ranks + 1));
+  const CallKey key{.algorithm = &find_algorithm(machine::Operation::all_gather, "direct"),
+                    .count = count};
+  EXPECT_EQ(Execution(key, 0, ranks, device->stream(), nullptr, 2).store(), machine::Store::cached);
+  EXPECT_EQ(Execution(key, 0, ranks, device->stream()).store(), machine::Store::streaming);
 }
 
 }  // namespace

@@ -44,6 +44,11 @@ int near_ranks(const machine::World& world, const machine::Group& group) {
   return inner;
 }
 
+int ranks_of_host(const machine::World& world, const machine::Group& group) {
+  return static_cast<int>(std::ranges::count_if(
+      group.members, [&](int member) { return world.host(member) == world.host(world.rank()); }));
+}
+
 class ByControlPlane final : public Agreement {
  public:
   ByControlPlane(machine::World& world, const machine::Group& group)
@@ -67,6 +72,7 @@ Communicator::Communicator(machine::World& world, std::unique_ptr<machine::Link>
     : world_(world),
       link_(std::move(link)),
       inner_(near_ranks(world, link_->group())),
+      ranks_of_host_(ranks_of_host(world, link_->group())),
       staging_(world.host_device()) {}
 
 machine::Device& Communicator::device() const {
@@ -165,10 +171,10 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
         std::erase_if(rounds_, alike);
       }
     }
-    found =
-        executions_
-            .emplace(key, std::make_unique<Execution>(key, rank(), size(), stream(), rounds(key)))
-            .first;
+    found = executions_
+                .emplace(key, std::make_unique<Execution>(key, rank(), size(), stream(),
+                                                          rounds(key), ranks_of_host_))
+                .first;
   }
   last_key_ = &found->first;
   last_ = found->second.get();
