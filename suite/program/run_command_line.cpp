@@ -65,7 +65,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
       [&line](const std::string& text) {
         line.options.google_flags.push_back("--benchmark_filter=" + text);
       },
-      "run cases whose names match; -REGEX: do not match");
+      "run cases whose names, short or with all axes, match; -REGEX: do not");
   options.text("--device", "KIND", line.device, "host or cuda (default: host)");
   options.choices(harness::device_names);
   options.number(
