@@ -28,24 +28,29 @@ namespace context = boost::context::detail;
 constexpr std::size_t stack_bytes = std::size_t{128} << 10, page = 4096;
 constexpr std::size_t most_dynamic = std::size_t{228} << 10;
 
-// A stack with a page below it that faults.
+// A stack with a page below it that faults. Stacks begin at different lines of a page, because a
+// level-1 cache has few places for the lines of all lanes at one address within a page.
 class Stack {
  public:
-  Stack()
-      : base_(static_cast<std::byte*>(::mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+  explicit Stack(std::size_t number)
+      : offset_(number % warp_lanes * 128),
+        base_(static_cast<std::byte*>(::mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
     ::mprotect(base_, page, PROT_NONE);
   }
   ~Stack() { ::munmap(base_, stack_bytes); }
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
-  std::byte* top() const { return base_ + stack_bytes; }
+  std::byte* top() const { return base_ + stack_bytes - offset_; }
+  std::size_t bytes() const { return stack_bytes - page - offset_; }
 
  private:
+  std::size_t offset_;
   std::byte* base_;
 };
 
 struct Fiber {
+  explicit Fiber(std::size_t number) : stack(number) {}
   Stack stack;
   context::fcontext_t context = nullptr;  // null: not started
 };
@@ -128,13 +133,17 @@ class Runner {
   BlockNumber block_number_ = 0;  // of all kernels
   const Grid* grid_ = nullptr;
   const std::function<void()>* body_ = nullptr;
-  bool shuffled_ = false;
+  enum class Turns { by_warp, in_rounds, reversed };
+  // Threads that an operation of their warp lets go on: before the threads that are ready already,
+  // so that the stacks of one warp stay in the cache, or after them. Reversed: the last one first.
+  Turns turns_ = Turns::by_warp;
   Outcome outcome_;
   sigjmp_buf before_;
   volatile int fault_signal_ = 0;
   const void* volatile fault_address_ = nullptr;
 
   std::vector<Thread> threads_;
+  std::vector<uint3> indices_;  // threadIdx of each; computed once, because divisions are slow
   std::vector<std::unique_ptr<Warp>> warps_;
   int count_ = 0, fresh_ = 0, ended_ = 0, at_barrier_ = 0, current_ = 0;
   std::deque<int> ready_;
@@ -192,14 +201,20 @@ Outcome Runner::run(const Grid& grid, const std::function<void()>& thread) {
   threads_.resize(static_cast<std::size_t>(count_));
   while (warps_.size() * warp_lanes < threads_.size()) warps_.push_back(std::make_unique<Warp>());
   dynamic_bytes_ = (grid.shared_bytes + 15) / 16 * 16;
-  shuffled_ = configuration().order == Order::random && random_number() % 2 == 1;
+  turns_ = configuration().order != Order::random ? Turns::by_warp
+           : random_number() % 2 == 1             ? Turns::reversed
+                                                  : Turns::in_rounds;
   gridDim = {grid.grid.x, grid.grid.y, grid.grid.z};
   blockDim = {grid.block.x, grid.block.y, grid.block.z};
+  indices_.clear();
+  for (unsigned z = 0; z < blockDim.z; ++z)
+    for (unsigned y = 0; y < blockDim.y; ++y)
+      for (unsigned x = 0; x < blockDim.x; ++x) indices_.push_back({x, y, z});
   kernel_runs = true;
   if (sigsetjmp(before_, 1) == 0) {
     const std::uint64_t blocks = std::uint64_t{grid.grid.x} * grid.grid.y * grid.grid.z;
     for (std::uint64_t i = 0; i < blocks && outcome_.status == cudaSuccess; ++i) {
-      const std::uint64_t block = shuffled_ ? blocks - 1 - i : i;
+      const std::uint64_t block = turns_ == Turns::reversed ? blocks - 1 - i : i;
       blockIdx = {static_cast<unsigned>(block % grid.grid.x),
                   static_cast<unsigned>(block / grid.grid.x % grid.grid.y),
                   static_cast<unsigned>(block / grid.grid.x / grid.grid.y)};
@@ -239,7 +254,7 @@ void Runner::run_block() {
   while (ended_ < count_ && outcome_.status == cudaSuccess) {
     if (fresh_ < count_) {
       if (idle_.empty()) {
-        fibers_.push_back(std::make_unique<Fiber>());
+        fibers_.push_back(std::make_unique<Fiber>(fibers_.size()));
         idle_.push_back(fibers_.back().get());
       }
       Fiber* fiber = idle_.back();
@@ -260,15 +275,13 @@ void Runner::run_block() {
 
 void Runner::select(int thread) {
   current_ = thread;
-  const auto index = static_cast<unsigned>(thread);
-  threadIdx = {index % blockDim.x, index / blockDim.x % blockDim.y,
-               index / blockDim.x / blockDim.y};
+  threadIdx = indices_[static_cast<std::size_t>(thread)];
 }
 
 void Runner::resume(Fiber& fiber) {
   active_ = &fiber;
   if (!fiber.context)
-    fiber.context = context::make_fcontext(fiber.stack.top(), stack_bytes - page, enter_fiber);
+    fiber.context = context::make_fcontext(fiber.stack.top(), fiber.stack.bytes(), enter_fiber);
   const context::transfer_t back = context::jump_fcontext(fiber.context, this);
   active_->context = back.fctx;
 }
@@ -293,7 +306,7 @@ void Runner::enter_fiber(context::transfer_t transfer) {
 
 int Runner::next_fresh() {
   if (fresh_ == count_) return -1;
-  const int thread = shuffled_ ? count_ - 1 - fresh_ : fresh_;
+  const int thread = turns_ == Turns::reversed ? count_ - 1 - fresh_ : fresh_;
   ++fresh_;
   select(thread);
   return thread;
@@ -324,8 +337,9 @@ void Runner::came_from(const context::transfer_t& transfer) {
 }
 
 int Runner::next_ready() {
-  const int thread = shuffled_ ? ready_.back() : ready_.front();
-  shuffled_ ? ready_.pop_back() : ready_.pop_front();
+  const bool last = turns_ == Turns::reversed;
+  const int thread = last ? ready_.back() : ready_.front();
+  last ? ready_.pop_back() : ready_.pop_front();
   select(thread);
   return thread;
 }
@@ -386,11 +400,12 @@ const std::byte* Runner::meet(const char* operation, unsigned mask, const void* 
   }
   complete(warp.meeting, mask);
   warp.arrived = 0;
-  const int self = current_;
   for (int i = 0; i < warp_lanes; ++i) {
-    if (!(mask >> i & 1) || first + i == self) continue;
-    threads_[static_cast<std::size_t>(first + i)].phase = Phase::ready;
-    ready_.push_back(first + i);
+    const bool before = turns_ == Turns::by_warp;
+    const int thread = first + (before ? warp_lanes - 1 - i : i);
+    if (!(mask >> (thread - first) & 1) || thread == current_) continue;
+    threads_[static_cast<std::size_t>(thread)].phase = Phase::ready;
+    before ? ready_.push_front(thread) : ready_.push_back(thread);
   }
   return warp.meeting.out[lane];
 }
