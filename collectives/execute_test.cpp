@@ -62,7 +62,9 @@ std::pair<std::vector<std::byte>, std::vector<std::byte>> broadcast(std::vector<
   execution.run(link, machine::Reduction::sum, input.data(),
                 in_place ? input.data() : output.data());
   EXPECT_EQ(link.total().bytes_sent, input.size());
-  if (!in_place) EXPECT_EQ(output, input);
+  if (!in_place) {
+    EXPECT_EQ(output, input);
+  }
   return {link.sent, link.pushed};
 }
 
