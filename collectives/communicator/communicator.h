@@ -164,7 +164,7 @@ class Communicator {
   GroupAlgorithms algorithms_;
   bool apart_ = false;  // in run_apart
   int inner_ = 1;
-  int ranks_of_host_ = 0;
+  int ranks_of_host_ = 0;  // of this rank's, in the group
   Tensor nothing_;
   Staging staging_;
   std::map<CallKey, std::unique_ptr<Execution>> executions_;
