@@ -30,27 +30,35 @@ class ClockEvent final : public machine::Event {
 // A stream whose events show a clock of the test.
 class ClockStream final : public machine::Stream {
  public:
-  ClockStream(machine::Device& device, const double& now_s)
-      : Stream(device, nullptr), now_s_(now_s) {}
+  ClockStream(machine::Device& device, double& now_s, double record_s)
+      : Stream(device, nullptr), now_s_(now_s), record_s_(record_s) {}
   void copy(void*, const void*, std::size_t) override {}
-  std::unique_ptr<machine::Event> record() override { return std::make_unique<ClockEvent>(now_s_); }
+  std::unique_ptr<machine::Event> record() override {
+    now_s_ += record_s_;
+    return std::make_unique<ClockEvent>(now_s_);
+  }
   void wait(const machine::Event&) override {}
   void synchronize() override {}
 
  private:
-  const double& now_s_;
+  double& now_s_;
+  double record_s_;
 };
 
 class ClockGpu final : public machine::Device {
  public:
-  ClockGpu() : Device(Kind::cuda) { stream_ = make_stream(); }
+  // record_s: time that an event takes.
+  explicit ClockGpu(double record_s = 0) : Device(Kind::cuda), record_s_(record_s) {
+    stream_ = make_stream();
+  }
   double now_s = 0;
   std::string description() const override { return "a clock"; }
   std::unique_ptr<machine::Stream> make_stream() override {
-    return std::make_unique<ClockStream>(*this, now_s);
+    return std::make_unique<ClockStream>(*this, now_s, record_s_);
   }
 
  private:
+  double record_s_;
   void* do_allocate(std::size_t bytes) override { return std::malloc(bytes); }
   void do_free(void* data, std::size_t) override { std::free(data); }
 };
@@ -101,6 +109,18 @@ TEST(DeviceClock, DoesNotRepeatLongRuns) {
   const Sampled sampled = Sampler(gpu, nullptr, {.seconds = 0.01}).sample(work);
   EXPECT_EQ(sampled.unit.batch, 1);
   EXPECT_NEAR(sampled.unit.worst.at(0), 1, 1e-9);
+}
+
+// As an all-gather on one rank. Any number of such runs takes the time between two events.
+TEST(DeviceClock, EndsWarmUpOfRunsThatQueueNothing) {
+  ClockGpu gpu(1e-6);
+  Work work;
+  std::int64_t runs = 0;
+  work.on_run = [&] { ++runs; };
+  const Sampled sampled = Sampler(gpu, nullptr, {.seconds = 1e-6}).sample(work);
+  EXPECT_EQ(sampled.unit.batch, 1 << 16) << "the most that there is";
+  const std::int64_t warm_up = runs - sampled.unit.samples.iterations() * sampled.unit.batch;
+  EXPECT_LT(warm_up, 3 << 16) << "it grows by factors";
 }
 
 // A unit that waits for the host is timed by it, but the record has both times.

@@ -298,8 +298,10 @@ Sampler::WarmUp Sampler::warm_up(Runner runner) {
     } else if (batches && run_s * result.batch < limits_.sample_seconds &&
                result.batch < max_batch) {
       // A tenth above the minimum, in steps, because the first runs are slower than later runs.
-      const double wanted = 1.1 * limits_.sample_seconds / std::max(run_s, 1e-9);
-      next_batch = static_cast<int>(std::clamp(wanted, result.batch + 1.0, 8.0 * result.batch));
+      // A run that queues nothing takes any fraction of the time between two events.
+      const double wanted = 1.1 * limits_.sample_seconds / std::max(run_s, 1e-15);
+      const double most = std::min(8.0 * result.batch, 1.0 * max_batch);
+      next_batch = static_cast<int>(std::clamp(wanted, result.batch + 1.0, most));
       more = true;
     }
     // The failure of another rank is known from the next run's barrier on.
