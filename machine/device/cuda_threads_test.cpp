@@ -71,6 +71,13 @@ TEST_F(CudaThreads, StreamsAndEventsBelongToTheDevice) {
   expect_all(to, 4);
 }
 
+// The first call of the thread.
+TEST_F(CudaThreads, AnEventIsOfTheDeviceOfItsStream) {
+  const Tensor values = filled(1000, 6);
+  in_a_thread([&] { device_->stream().record()->synchronize(); });
+  expect_all(values, 6);
+}
+
 TEST_F(CudaThreads, GatesHoldTheStreamOfTheDevice) {
   const Tensor values = filled(1000, 0);
   in_a_thread([&] {
