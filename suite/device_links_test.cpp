@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "machine/testing/nccl_calls.h"
@@ -132,6 +133,20 @@ TEST_P(OverDeviceLinks, TrainingSteps) {
                      4 * dp);
 }
 
+// Codes and residuals stay on the devices, whose memory is judged.
+TEST_P(OverDeviceLinks, CompressedSums) {
+  expect_ruled("compressed_all_reduce", {{"ranks", "3"}, {"bytes", "4036"}}, 3);
+  const AxisFlags dp_2{{"data-parallel-size", "2"}, {"optimizer", "sgd"}};
+  for (const auto& [axis, value, stage] : {std::tuple{"gradient-compression", "int8_block", "1"},
+                                           {"gradient-compression", "half_wire", "0"},
+                                           {"optimizer", "one_bit_adam", "0"}}) {
+    AxisFlags flags = dp_2;
+    flags[axis] = value;
+    flags["zero-stage"] = stage;
+    expect_steps_ruled(flags, 2);
+  }
+}
+
 // All sums and gathers of tp and dp are NCCL's own, by default and if selected. A group that ran
 // our plans would send, or would send bytes that the oracle of volume does not expect.
 TEST_P(OverDeviceLinks, TrainingStepsByTheLibrary) {
@@ -186,14 +201,23 @@ INSTANTIATE_TEST_SUITE_P(, OverDeviceLinks,
                                               info.param.devices);
                          });
 
-// These units send host memory.
 TEST(DeviceLinks, AreRejectedByUnitsThatSendHostMemory) {
-  for (const char* unit : {"compressed_all_reduce", "error_feedback", "pipeline_bubble"})
-    for (const char* transport : {"cuda_ipc", "nccl"})
-      EXPECT_EQ(on_threads::refusal(unit, {{"transport", transport}}),
-                fmt::format("transport {}: the unit sends host memory; use shared_memory or mpi "
-                            "(unit {})",
-                            transport, unit));
+  for (const char* transport : {"cuda_ipc", "nccl"}) {
+    EXPECT_EQ(on_threads::refusal("pipeline_bubble", {{"transport", transport}}),
+              fmt::format("transport {}: the unit sends host memory; use shared_memory or mpi "
+                          "(unit pipeline_bubble)",
+                          transport));
+    for (const char* algorithm : {"top_k", "threshold", "deviation"})
+      for (const char* unit : {"compressed_all_reduce", "error_feedback"}) {
+        const std::string why =
+            on_threads::refusal(unit, {{"transport", transport}, {"algorithm", algorithm}});
+        EXPECT_NE(
+            why.find(fmt::format(
+                "algorithm {} selects elements on the host; use shared_memory or mpi", algorithm)),
+            std::string::npos)
+            << why;
+      }
+  }
 }
 
 }  // namespace

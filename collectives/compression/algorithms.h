@@ -1,8 +1,8 @@
 #pragma once
 // The algorithms of compressions(), each in the file of its name.
 
-#include "collectives/compression/code.h"
 #include "collectives/compression/compressed_all_reduce.h"
+#include "machine/device/float_codes/float_codes.h"
 
 namespace collectives {
 
@@ -11,10 +11,9 @@ using MadeCompression = std::unique_ptr<CompressedAllReduce>;
 MadeCompression make_top_k(const CompressionSetup& setup);
 MadeCompression make_threshold(const CompressionSetup& setup);
 MadeCompression make_deviation(const CompressionSetup& setup);
-MadeCompression make_quantized_all_gather(const CompressionSetup& setup,
-                                          std::unique_ptr<Code> code);
+MadeCompression make_quantized_all_gather(const CompressionSetup& setup, machine::FloatCode code);
 MadeCompression make_quantized_reduce_scatter(const CompressionSetup& setup,
-                                              std::unique_ptr<Code> code, bool two_hops);
+                                              machine::FloatCode code, bool two_hops);
 
 // Writes the indices of the k elements of largest magnitude, ascending; 1 <= k <= count < 2^32.
 void select_top_k(const float* values, std::int64_t count, std::int64_t k, std::uint32_t* indices);

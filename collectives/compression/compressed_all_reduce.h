@@ -12,8 +12,9 @@
 // in, and the residual only shows the error of the last run.
 //
 // Tensors are float, of `count` elements; out may be in. Sums are in float, in the order of ranks:
-// all ranks get the same bits, and the same inputs give the same bits again. CUDA tensors are
-// staged through host memory and compressed there.
+// all ranks get the same bits, and the same inputs give the same bits again. On a GPU, values stay
+// in its memory, and calls only queue work. With a host device, CUDA tensors are staged through
+// host memory and compressed there.
 //
 // NaN and infinity arrive on every rank, never as a number, and are not kept in the residual. Each
 // algorithm documents their place and how far they spread.
@@ -38,10 +39,10 @@ struct CompressionOptions {
   bool feedback = true;   // carry the residual into the next run
 };
 
-// The arguments of make_compression. host: the device of residuals and codes. pages: that of the
-// staging of CUDA tensors; null: host.
+// The arguments of make_compression. device: that of residuals and codes. pages: that of the
+// staging of CUDA tensors; null: device.
 struct CompressionSetup {
-  machine::Device& host;
+  machine::Device& device;
   Communicator& communicator;
   std::int64_t count;
   CompressionOptions options;
@@ -59,7 +60,7 @@ class CompressedAllReduce {
   void reset();
 
   std::int64_t count() const { return setup_.count; }
-  const machine::Tensor& residual() const { return values_; }  // float [count], on the host
+  const machine::Tensor& residual() const { return values_; }  // float [count]
   // Returns the values of this rank that no sum contains yet: its residual, and the residual of the
   // share that it reduces, if the algorithm has one. For oracles and tests.
   virtual std::vector<double> held_back() const;
@@ -71,7 +72,7 @@ class CompressedAllReduce {
   };
   virtual Selected selected() const { return {}; }
 
-  // The phases of the last run on this rank. exchange includes waiting for other ranks.
+  // The phases of the last run on this rank, zero on a GPU. exchange includes waiting for others.
   struct Seconds {
     double compress = 0, exchange = 0, decompress = 0;
   };
@@ -81,14 +82,15 @@ class CompressedAllReduce {
   explicit CompressedAllReduce(const CompressionSetup& setup);
 
   // values: v, on return v - t. out: the sum of all ranks' t. count is at least 1.
-  virtual void exchange(float* values, float* out) = 0;
+  virtual void exchange(const machine::Tensor& values, const machine::Tensor& out) = 0;
   virtual void forget() {}  // called by reset; clears the algorithm's other state
 
   int rank() const { return setup_.communicator.rank(); }
   int ranks() const { return setup_.communicator.size(); }
   Communicator& communicator() { return setup_.communicator; }
   const CompressionOptions& options() const { return setup_.options; }
-  machine::Tensor host_tensor(machine::Dtype dtype, std::int64_t elements) const;
+  machine::Tensor buffer(machine::Dtype dtype, std::int64_t elements) const;
+  machine::Stream& stream() const { return setup_.device.stream(); }
   // Ends a phase that began at the end of the last phase.
   void lap(double Seconds::*phase);
 
@@ -104,14 +106,15 @@ class CompressedAllReduce {
 struct Compression {
   std::string_view name, source;
   std::unique_ptr<CompressedAllReduce> (*make)(const CompressionSetup& setup);
+  bool on_gpus = false;  // the device may be a GPU; else a selection requires the host
 };
 const std::vector<Compression>& compressions();
 std::vector<std::string> compression_names();
+// Returns the reason why the algorithm of this name cannot use the transport, or empty.
+std::string why_no_compression(std::string_view name, machine::Transport transport);
 // Throws std::invalid_argument that names the nearest valid name.
-std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, machine::Device& host,
-                                                      Communicator& communicator,
-                                                      std::int64_t count,
-                                                      const CompressionOptions& options = {},
-                                                      machine::Device* pages = nullptr);
+std::unique_ptr<CompressedAllReduce> make_compression(
+    std::string_view name, machine::Device& device, Communicator& communicator, std::int64_t count,
+    const CompressionOptions& options = {}, machine::Device* pages = nullptr);
 
 }  // namespace collectives

@@ -25,6 +25,7 @@ namespace collectives {
 namespace {
 
 using machine::Dtype;
+using machine::Tensor;
 
 // The count of a rank with a value that is not finite.
 constexpr std::int32_t not_finite = -1;
@@ -33,9 +34,9 @@ class Deviation final : public CompressedAllReduce {
  public:
   explicit Deviation(const CompressionSetup& setup)
       : CompressedAllReduce(setup),
-        my_count_(host_tensor(Dtype::int32, 1)),
-        counts_(host_tensor(Dtype::int32, ranks())),
-        mine_(host_tensor(Dtype::uint32, 0)),
+        my_count_(buffer(Dtype::int32, 1)),
+        counts_(buffer(Dtype::int32, ranks())),
+        mine_(buffer(Dtype::uint32, 0)),
         all_(mine_) {
     if (count() > std::numeric_limits<std::int32_t>::max())
       machine::reject("deviation: a count has 31 bits, too few for {} elements", count());
@@ -44,7 +45,8 @@ class Deviation final : public CompressedAllReduce {
   Selected selected() const override { return selected_; }
 
  private:
-  void exchange(float* values, float* out) override {
+  void exchange(const Tensor& held, const Tensor& sum) override {
+    auto *const values = held.as<float>(), *const out = sum.as<float>();
     const float least = threshold(values);
     std::vector<std::int64_t> mine;
     if (std::isfinite(least) && least > 0)
@@ -67,8 +69,8 @@ class Deviation final : public CompressedAllReduce {
     selected_ = {most, std::max(most, selected_.largest)};
     if (2 * most > mine_.size()) {
       mine_ = all_ = machine::Tensor();  // frees the shorter ones first
-      mine_ = host_tensor(Dtype::uint32, 2 * most);
-      all_ = host_tensor(Dtype::uint32, 2 * most * ranks());
+      mine_ = buffer(Dtype::uint32, 2 * most);
+      all_ = buffer(Dtype::uint32, 2 * most * ranks());
     }
     if (most > 0) {
       auto* words = mine_.as<std::uint32_t>();
@@ -101,8 +103,8 @@ class Deviation final : public CompressedAllReduce {
                               std::sqrt(squares / static_cast<double>(count())));
   }
 
-  machine::Tensor my_count_, counts_;
-  machine::Tensor mine_, all_;  // of each rank the indices, then the values
+  Tensor my_count_, counts_;
+  Tensor mine_, all_;  // of each rank the indices, then the values
   Selected selected_;
 };
 

@@ -51,12 +51,12 @@ CompressionOptions options(int ranks, bool feedback) {
 
 }  // namespace quadratic
 
-Descent descend(machine::World& world, Communicator& communicator,
+Descent descend(machine::Device& device, Communicator& communicator,
                 CompressedAllReduce& compressed) {
   using namespace quadratic;
   const int rank = communicator.rank(), ranks = communicator.size();
   const auto buffer = [&](Dtype dtype, std::int64_t elements) {
-    return Tensor(world.host_device(), dtype, {elements}, machine::Category::buffers);
+    return Tensor(device, dtype, {elements}, machine::Category::buffers);
   };
   const Tensor gradient = buffer(Dtype::float32, size), sum = buffer(Dtype::float32, size);
   const Tensor shared =
@@ -85,25 +85,29 @@ Descent descend(machine::World& world, Communicator& communicator,
   std::vector<double> held(size, 0.0);
   double virtual_error = descent.start, held_norm = 0;
   for (int t = 0; t < steps; ++t) {
-    double* totals = shared.as<double>();
+    std::vector<double> gradients(size), totals(2 * size);
     for (std::int64_t i = 0; i < size; ++i) {
       const double g = curvature(rank, i) * (x[i] - target(i)) + tilt(rank, ranks, i);
-      gradient.as<float>()[i] = static_cast<float>(g);
+      gradients[i] = g;
       totals[size + i] = std::abs(g) + std::abs(held[i]);
     }
+    machine::from_doubles(gradient, gradients);
     compressed.run(gradient, sum);
+    const std::vector<double> sums = to_doubles(sum);
     held = compressed.held_back();
     for (std::int64_t i = 0; i < size; ++i) {
       totals[i] = held[i];
       totals[size + i] += std::abs(totals[i]);
-      x[i] -= step(t) / ranks * static_cast<double>(sum.as<float>()[i]);
+      x[i] -= step(t) / ranks * sums[i];
     }
+    machine::from_doubles(shared, totals);
     communicator.all_reduce(shared);
+    totals = to_doubles(shared);
 
     // Each rank rounds its gradient, in + residual, and the subtraction of the sent value. The sum
     // has N - 1 additions and at most four more roundings. No number exceeds these magnitudes.
-    const double rounding = (ranks + 8) * 0x1p-24 * norm({totals + size, size});
-    const double held_next = norm({totals, size});
+    const double rounding = (ranks + 8) * 0x1p-24 * norm(std::span(totals).subspan(size));
+    const double held_next = norm(std::span(totals).first(size));
     const double shrink = std::max(std::abs(1 - step(t) * least), std::abs(1 - step(t) * most));
     virtual_error =
         shrink * virtual_error + (step(t) * step(t) * most * held_norm +

@@ -42,8 +42,9 @@ CompressionOptions options(int ranks, bool feedback);
 
 }  // namespace quadratic
 
-// compressed: for quadratic::size elements over this communicator. Collective; the result is the
-// same on all ranks.
-Descent descend(machine::World& world, Communicator& communicator, CompressedAllReduce& compressed);
+// compressed: for quadratic::size elements over this communicator. device: of its tensors.
+// Collective; the result is the same on all ranks.
+Descent descend(machine::Device& device, Communicator& communicator,
+                CompressedAllReduce& compressed);
 
 }  // namespace collectives

@@ -21,7 +21,7 @@ void with_descent(int ranks, std::string_view name, bool feedback, const Check& 
     Communicator group(world, world.group(), machine::Transport::shared_memory);
     const auto compressed = make_compression(name, world.host_device(), group, quadratic::size,
                                              quadratic::options(ranks, feedback));
-    const Descent descent = descend(world, group, *compressed);
+    const Descent descent = descend(world.host_device(), group, *compressed);
     if (world.rank() != 0) return;
     SCOPED_TRACE(std::string(name) + " among " + std::to_string(ranks) + ", start " +
                  std::to_string(descent.start) + ", error " + std::to_string(descent.error) +

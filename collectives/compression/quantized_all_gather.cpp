@@ -9,40 +9,39 @@
 #include "collectives/compression/algorithms.h"
 
 namespace collectives {
-namespace {
 
 using machine::Dtype;
+using machine::FloatCode;
+using machine::Tensor;
+
+namespace {
 
 class QuantizedAllGather final : public CompressedAllReduce {
  public:
-  QuantizedAllGather(const CompressionSetup& setup, std::unique_ptr<Code> code)
+  QuantizedAllGather(const CompressionSetup& setup, FloatCode code)
       : CompressedAllReduce(setup),
-        code_(std::move(code)),
-        mine_(host_tensor(Dtype::uint8, code_->bytes(count()))),
-        all_(host_tensor(Dtype::uint8, code_->bytes(count()) * ranks())) {}
+        code_(code),
+        mine_(buffer(Dtype::uint8, coded_bytes(code, count()))),
+        all_(buffer(Dtype::uint8, coded_bytes(code, count()) * ranks())) {}
 
  private:
-  void exchange(float* values, float* out) override {
-    code_->encode(values, count(), static_cast<std::byte*>(mine_.data()));
+  void exchange(const Tensor& values, const Tensor& out) override {
+    encode_floats(stream(), code_, values, mine_, {});
     lap(&Seconds::compress);
     communicator().all_gather(mine_, all_);
     lap(&Seconds::exchange);
-    std::vector<const std::byte*> codes;
-    for (int peer = 0; peer < ranks(); ++peer)
-      codes.push_back(static_cast<const std::byte*>(all_.data()) + peer * mine_.size());
-    code_->decode_sum(codes, count(), out);
+    decode_floats(stream(), code_, all_, ranks(), mine_.size(), out);
     lap(&Seconds::decompress);
   }
 
-  std::unique_ptr<Code> code_;
-  machine::Tensor mine_, all_;
+  FloatCode code_;
+  Tensor mine_, all_;
 };
 
 }  // namespace
 
-MadeCompression make_quantized_all_gather(const CompressionSetup& setup,
-                                          std::unique_ptr<Code> code) {
-  return std::make_unique<QuantizedAllGather>(setup, std::move(code));
+MadeCompression make_quantized_all_gather(const CompressionSetup& setup, FloatCode code) {
+  return std::make_unique<QuantizedAllGather>(setup, code);
 }
 
 }  // namespace collectives

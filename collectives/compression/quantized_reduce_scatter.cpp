@@ -13,31 +13,32 @@
 // and of the whole sum, and gamma_N of float on the decoded values.
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "collectives/compression/algorithms.h"
 
 namespace collectives {
-namespace {
 
 using machine::Dtype;
+using machine::FloatCode;
 using machine::Tensor;
+
+namespace {
 
 class QuantizedReduceScatter final : public CompressedAllReduce {
  public:
-  QuantizedReduceScatter(const CompressionSetup& setup, std::unique_ptr<Code> code, bool two_hops)
+  QuantizedReduceScatter(const CompressionSetup& setup, FloatCode code, bool two_hops)
       : CompressedAllReduce(setup),
-        code_(std::move(code)),
+        code_(code),
         share_((count() + ranks() - 1) / ranks()),
-        bytes_(code_->bytes(share_)),
-        outgoing_(host_tensor(Dtype::uint8, bytes_ * ranks())),
-        gathered_(host_tensor(Dtype::uint8, bytes_ * ranks())),
-        coded_sum_(host_tensor(Dtype::uint8, bytes_)),
-        sum_(host_tensor(Dtype::float32, share_)) {
+        bytes_(coded_bytes(code, share_)),
+        outgoing_(buffer(Dtype::uint8, bytes_ * ranks())),
+        gathered_(buffer(Dtype::uint8, bytes_ * ranks())),
+        coded_sum_(buffer(Dtype::uint8, bytes_)),
+        sum_(buffer(Dtype::float32, share_)) {
+    if (code == FloatCode::one_bit) squares_ = buffer(Dtype::float64, 1);
     // A short share does not write the end of its code.
-    for (const Tensor* tensor : {&outgoing_, &coded_sum_})
-      if (tensor->bytes() > 0) std::memset(tensor->data(), 0, tensor->bytes());
+    for (const Tensor* tensor : {&outgoing_, &coded_sum_}) stream().kernels().fill(*tensor, 0);
     const int inner = communicator().inner();
     if (two_hops && inner > 1 && inner < ranks()) {
       add_hop(inner, 1);
@@ -50,13 +51,14 @@ class QuantizedReduceScatter final : public CompressedAllReduce {
 
   std::vector<double> held_back() const override {
     std::vector<double> held = CompressedAllReduce::held_back();
-    for (const Hop& hop : hops_)
+    for (const Hop& hop : hops_) {
+      const std::vector<double> rests = to_doubles(hop.residual);
       for (std::size_t i = 0; i < hop.ids.size(); ++i) {
         const ChunkRange part = share(hop.ids[i]);
-        const float* rest = hop.residual.as<float>() + static_cast<std::int64_t>(i) * share_;
-        for (std::int64_t j = part.begin; j < part.end; ++j)
-          held[j] += static_cast<double>(rest[j - part.begin]);
+        const double* rest = rests.data() + static_cast<std::int64_t>(i) * share_;
+        for (std::int64_t j = part.begin; j < part.end; ++j) held[j] += rest[j - part.begin];
       }
+    }
     return held;
   }
 
@@ -67,23 +69,20 @@ class QuantizedReduceScatter final : public CompressedAllReduce {
     int ranks = 1;
     std::shared_ptr<const TrafficMatrix> traffic;  // null: all ranks
     std::vector<int> ids;
-    machine::Tensor residual;
+    Tensor residual;
   };
 
-  void exchange(float* values, float* out) override {
-    const auto code_of = [&](const Tensor& codes, std::int64_t i) {
-      return static_cast<std::byte*>(codes.data()) + i * bytes_;
-    };
+  void exchange(const Tensor& values, const Tensor& out) override {
     // The places of this rank's shares before a hop.
     std::vector<ChunkRange> had;
     for (int id = 0; id < ranks(); ++id) had.push_back(share(id));
-    float* data = values;
+    Tensor data = values;
     for (const Hop& hop : hops_) {
       const auto kept = static_cast<std::int64_t>(hop.ids.size());
       for (std::int64_t to = 0; to < hop.ranks; ++to)
         for (std::int64_t i = 0; i < kept; ++i) {
           const ChunkRange& from = had[i * hop.ranks + to];
-          code_->encode(data + from.begin, from.size(), code_of(outgoing_, to * kept + i));
+          encode(data, from, outgoing_, to * kept + i);
         }
       lap(&Seconds::compress);
       const std::int64_t moved = hop.ranks * kept * bytes_;
@@ -95,38 +94,37 @@ class QuantizedReduceScatter final : public CompressedAllReduce {
       lap(&Seconds::exchange);
 
       had.clear();
-      data = hop.residual.as<float>();
-      float* sum = sum_.as<float>();
+      data = hop.residual;
       for (std::int64_t i = 0; i < kept; ++i) {
         const std::int64_t size = share(hop.ids[i]).size();
-        std::vector<const std::byte*> codes;
-        for (std::int64_t peer = 0; peer < hop.ranks; ++peer)
-          codes.push_back(code_of(gathered_, peer * kept + i));
-        code_->decode_sum(codes, size, sum);
-        float* rest = data + i * share_;
-        if (options().feedback) {
-#pragma GCC ivdep
-          for (std::int64_t j = 0; j < size; ++j) rest[j] += sum[j];
-        } else {
-          std::copy_n(sum, size, rest);
-        }
+        const Tensor rest = data.slice(i * share_, {size});
+        const Tensor sum = options().feedback ? sum_.slice(0, {size}) : rest;
+        decode_floats(stream(), code_, gathered_.slice(i * bytes_, {moved - i * bytes_}), hop.ranks,
+                      kept * bytes_, sum);
+        if (options().feedback) stream().kernels().add(rest, sum, rest);
         had.push_back({i * share_, i * share_ + size});
       }
     }
-    code_->encode(data, had.front().size(), code_of(coded_sum_, 0));
+    encode(data, had.front(), coded_sum_, 0);
     lap(&Seconds::compress);
     communicator().all_gather(coded_sum_, gathered_);
     lap(&Seconds::exchange);
 
     for (int peer = 0; peer < ranks(); ++peer) {
-      const std::byte* code = code_of(gathered_, peer);
-      code_->decode_sum({&code, 1}, share(peer).size(), out + share(peer).begin);
+      const ChunkRange part = share(peer);
+      decode_floats(stream(), code_, gathered_.slice(peer * bytes_, {bytes_}), 1, bytes_,
+                    out.slice(part.begin, {part.size()}));
     }
     lap(&Seconds::decompress);
   }
 
   void forget() override {
-    for (const Hop& hop : hops_) std::fill_n(hop.residual.as<float>(), hop.residual.size(), 0.0f);
+    for (const Hop& hop : hops_) stream().kernels().fill(hop.residual, 0);
+  }
+
+  void encode(const Tensor& data, const ChunkRange& part, const Tensor& codes, std::int64_t place) {
+    encode_floats(stream(), code_, data.slice(part.begin, {part.size()}),
+                  codes.slice(place * bytes_, {coded_bytes(code_, part.size())}), squares_);
   }
 
   // Adds a hop between the `among` ranks whose distance is a multiple of stride. This rank keeps
@@ -150,7 +148,7 @@ class QuantizedReduceScatter final : public CompressedAllReduce {
         for (int to = 0; to < ranks(); ++to) elements.push_back(near(from, to) ? kept * bytes_ : 0);
       hop.traffic = std::make_shared<const TrafficMatrix>(ranks(), elements);
     }
-    hop.residual = host_tensor(Dtype::float32, kept * share_);
+    hop.residual = buffer(Dtype::float32, kept * share_);
     hops_.push_back(std::move(hop));
   }
 
@@ -159,19 +157,20 @@ class QuantizedReduceScatter final : public CompressedAllReduce {
     return {std::min(count(), of * share_), std::min(count(), (of + 1) * share_)};
   }
 
-  std::unique_ptr<Code> code_;
-  std::int64_t share_, bytes_;           // the longest share; its code
-  machine::Tensor outgoing_, gathered_;  // a code for each rank, of each rank
-  machine::Tensor coded_sum_;
-  machine::Tensor sum_;  // float, of one share
+  FloatCode code_;
+  std::int64_t share_, bytes_;  // the longest share; its code
+  Tensor outgoing_, gathered_;  // a code for each rank, of each rank
+  Tensor coded_sum_;
+  Tensor sum_;      // float, of one share
+  Tensor squares_;  // of one bit
   std::vector<Hop> hops_;
 };
 
 }  // namespace
 
-MadeCompression make_quantized_reduce_scatter(const CompressionSetup& setup,
-                                              std::unique_ptr<Code> code, bool two_hops) {
-  return std::make_unique<QuantizedReduceScatter>(setup, std::move(code), two_hops);
+MadeCompression make_quantized_reduce_scatter(const CompressionSetup& setup, FloatCode code,
+                                              bool two_hops) {
+  return std::make_unique<QuantizedReduceScatter>(setup, code, two_hops);
 }
 
 }  // namespace collectives

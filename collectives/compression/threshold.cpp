@@ -24,6 +24,7 @@ namespace collectives {
 namespace {
 
 using machine::Dtype;
+using machine::Tensor;
 
 // The count of a rank with a value that is not finite.
 constexpr std::int64_t not_finite = -1;
@@ -32,16 +33,17 @@ class Threshold final : public CompressedAllReduce {
  public:
   explicit Threshold(const CompressionSetup& setup)
       : CompressedAllReduce(setup),
-        my_count_(host_tensor(Dtype::int32, 1)),
-        counts_(host_tensor(Dtype::int32, ranks())),
-        mine_(host_tensor(Dtype::uint32, 0)),
+        my_count_(buffer(Dtype::int32, 1)),
+        counts_(buffer(Dtype::int32, ranks())),
+        mine_(buffer(Dtype::uint32, 0)),
         all_(mine_) {
     if (count() > std::numeric_limits<std::int32_t>::max())
       machine::reject("threshold: an index has 31 bits, too few for {} elements", count());
   }
 
  private:
-  void exchange(float* values, float* out) override {
+  void exchange(const Tensor& held, const Tensor& sum) override {
+    auto *const values = held.as<float>(), *const out = sum.as<float>();
     const float threshold = options().threshold;
     bool finite = true;
     selected_.clear();
@@ -69,8 +71,8 @@ class Threshold final : public CompressedAllReduce {
     }
     const std::int64_t most = *std::max_element(counts, counts + ranks());
     if (most > mine_.size()) {
-      mine_ = host_tensor(Dtype::uint32, most);
-      all_ = host_tensor(Dtype::uint32, most * ranks());
+      mine_ = buffer(Dtype::uint32, most);
+      all_ = buffer(Dtype::uint32, most * ranks());
     }
     if (most > 0) {
       std::copy(selected_.begin(), selected_.end(), mine_.as<std::uint32_t>());
@@ -88,8 +90,8 @@ class Threshold final : public CompressedAllReduce {
     lap(&Seconds::decompress);
   }
 
-  machine::Tensor my_count_, counts_;
-  machine::Tensor mine_, all_;  // words, as large as any run has needed
+  Tensor my_count_, counts_;
+  Tensor mine_, all_;  // words, as large as any run has needed
   std::vector<std::uint32_t> selected_;
 };
 

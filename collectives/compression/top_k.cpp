@@ -26,6 +26,7 @@ namespace collectives {
 namespace {
 
 using machine::Dtype;
+using machine::Tensor;
 
 // Orders elements by magnitude, and equal magnitudes by index, lower first. Keys are unique.
 std::uint64_t key(std::uint32_t magnitude, std::int64_t index) {
@@ -64,12 +65,13 @@ class TopK final : public CompressedAllReduce {
       : CompressedAllReduce(setup), k_(std::min(setup.options.k, setup.count)) {
     if (count() > std::numeric_limits<std::uint32_t>::max())
       machine::reject("top_k: an index has 32 bits, too few for {} elements", count());
-    mine_ = host_tensor(Dtype::uint32, 2 * k_);
-    all_ = host_tensor(Dtype::uint32, 2 * k_ * ranks());
+    mine_ = buffer(Dtype::uint32, 2 * k_);
+    all_ = buffer(Dtype::uint32, 2 * k_ * ranks());
   }
 
  private:
-  void exchange(float* values, float* out) override {
+  void exchange(const Tensor& held, const Tensor& sum) override {
+    auto *const values = held.as<float>(), *const out = sum.as<float>();
     auto* indices = mine_.as<std::uint32_t>();
     select_top_k(values, count(), k_, indices);
     for (std::int64_t i = 0; i < k_; ++i) {
@@ -88,7 +90,7 @@ class TopK final : public CompressedAllReduce {
   }
 
   std::int64_t k_;
-  machine::Tensor mine_, all_;  // of each rank k indices, then k values
+  Tensor mine_, all_;  // of each rank k indices, then k values
 };
 
 }  // namespace

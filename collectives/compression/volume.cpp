@@ -85,7 +85,7 @@ std::uint64_t bytes_held(std::string_view compression, const CompressedCall& cal
     if (compression == "int8_block") return gathered(int8(n));
     if (compression == "quantized_reduce_scatter") return scattered(int8(share));
     if (compression == "quantized_reduce_scatter_int4") return scattered(int4(share));
-    if (compression == "one_bit") return scattered(one_bit(share));
+    if (compression == "one_bit") return scattered(one_bit(share)) + 8;  // and a sum of squares
     if (compression == "half_wire" || compression == "bfloat16_wire") return scattered(2 * share);
     machine::reject("no memory formula for compression '{}'", compression);
   };

@@ -9,6 +9,7 @@
 #include "machine/device/dynamic_codes/adamw_8bit_cuda.h"
 #include "machine/device/float8/scaled_codes_cuda.h"
 #include "machine/device/float8/scaled_gemm_cuda.h"
+#include "machine/device/float_codes/float_codes_cuda.h"
 #include "machine/device/int_blocks/block_codes_cuda.h"
 #include "machine/device/sparse/sparse_attention_cuda.h"
 #include "machine/device/split_norm.h"
@@ -58,6 +59,10 @@ void encode_blocks(Stream&, const Tensor&, std::int64_t, int, const Tensor&, std
   refuse();
 }
 void decode_blocks(Stream&, const Tensor&, std::int64_t, int, const Tensor&, std::int64_t) {
+  refuse();
+}
+void encode_floats(Stream&, FloatCode, const Tensor&, const Tensor&, const Tensor&) { refuse(); }
+void decode_floats(Stream&, FloatCode, const Tensor&, std::int64_t, std::int64_t, const Tensor&) {
   refuse();
 }
 void adamw_8bit(Stream&, const Tensor&, const kernel::AdamwStep<float>&, const std::uint8_t*,

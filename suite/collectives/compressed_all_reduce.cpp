@@ -79,7 +79,9 @@ struct CompressedAllReduceUnit {
         .axis("ranks", &Case::ranks, 2)
         .axis("bytes", &Case::bytes, Bytes{65536})
         .only([](const Case& c) -> std::string {
-          if (std::string why = why_no_host_memory(c.transport); !why.empty()) return why;
+          if (std::string why = collectives::why_no_compression(c.algorithm, c.transport);
+              !why.empty())
+            return why;
           if (c.bytes.value % 4 != 0) return "bytes must be a multiple of 4, the size of a float";
           const double density = number(c.density);
           if (!(density > 0 && density <= 1))
@@ -137,8 +139,10 @@ struct CompressedAllReduceUnit {
         in_, context.seed + static_cast<std::uint64_t>(communicator_.rank()), {0, 0, count_}, 0, 1);
     // Some whole blocks are zero, wherever shares begin.
     if (count_ >= 4096) context.device.stream().kernels().fill(in_.slice(512, {1024}), 0);
-    compressed_ = collectives::make_compression(c.algorithm, context.world.host_device(),
-                                                communicator_, count_, options_);
+    compressed_ = collectives::make_compression(
+        c.algorithm,
+        machine::between_devices(c.transport) ? context.device : context.world.host_device(),
+        communicator_, count_, options_);
   }
 
   void prepare() { compressed_->reset(); }
@@ -177,9 +181,10 @@ struct CompressedAllReduceUnit {
       description.set("compression_ratio", ring_bytes_sent(call()) / bytes_sent_);
       description.set("bytes_sent_per_rank", bytes_sent_);
     }
-    description.breakdown = {{"compress", seconds_.compress},
-                             {"exchange", seconds_.exchange},
-                             {"decompress", seconds_.decompress}};
+    if (seconds_.compress > 0)
+      description.breakdown = {{"compress", seconds_.compress},
+                               {"exchange", seconds_.exchange},
+                               {"decompress", seconds_.decompress}};
     const auto bytes = static_cast<double>(in_.bytes());
     if (seconds_.compress > 0) description.set("compress_GBps", bytes / seconds_.compress / 1e9);
     if (seconds_.decompress > 0)
@@ -277,13 +282,14 @@ struct CompressedAllReduceUnit {
   // Returns the sum over all ranks, in double.
   Values total(Values values) {
     constexpr std::int64_t longest = 1 << 18;
-    const Tensor buffer(context_.world.host_device(), Dtype::float64, {std::min(longest, count_)},
+    const Tensor buffer(context_.device, Dtype::float64, {std::min(longest, count_)},
                         Category::buffers);
     for (std::int64_t begin = 0; begin < count_; begin += longest) {
       const Tensor piece = buffer.slice(0, {std::min(longest, count_ - begin)});
-      std::copy_n(values.begin() + begin, piece.size(), piece.as<double>());
+      const auto part = values.begin() + begin;
+      machine::from_doubles(piece, {part, part + piece.size()});
       ring_.all_reduce(piece);
-      std::copy_n(piece.as<double>(), piece.size(), values.begin() + begin);
+      std::ranges::copy(to_doubles(piece), part);
     }
     return values;
   }

@@ -37,7 +37,8 @@ struct ErrorFeedback {
     sweep.axis("algorithm", &Case::algorithm, names.front(), names)
         .axis("transport", &Case::transport, Transport::shared_memory)
         .axis("ranks", &Case::ranks, 2)
-        .only([](const Case& c) { return why_no_host_memory(c.transport); })
+        .only(
+            [](const Case& c) { return collectives::why_no_compression(c.algorithm, c.transport); })
         .slice({quick}, "edges", {vary(&Case::algorithm, names), vary(&Case::ranks, {3})})
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::algorithm, names), vary(&Case::ranks, {1, 2, 3, 4, 8})})
@@ -52,7 +53,7 @@ struct ErrorFeedback {
         compressed_(make(true)) {}
 
   void prepare() {}
-  void run() { with_ = collectives::descend(context_.world, communicator_, *compressed_); }
+  void run() { with_ = collectives::descend(device(), communicator_, *compressed_); }
 
   void judge(Judge& judge) {
     run();
@@ -63,7 +64,7 @@ struct ErrorFeedback {
       if (repeat == 0) run();
     }
     const auto without_feedback = make(false);
-    without_ = collectives::descend(context_.world, communicator_, *without_feedback);
+    without_ = collectives::descend(device(), communicator_, *without_feedback);
     if (case_.algorithm == "top_k" && case_.ranks > 1)
       judge.numerics("distance of the elements that top-k without feedback never sends",
                      without_.unmoved, without_.error);
@@ -79,10 +80,13 @@ struct ErrorFeedback {
   }
 
  private:
+  machine::Device& device() {
+    return machine::between_devices(case_.transport) ? context_.device
+                                                     : context_.world.host_device();
+  }
   std::unique_ptr<collectives::CompressedAllReduce> make(bool feedback) {
     namespace quadratic = collectives::quadratic;
-    return collectives::make_compression(case_.algorithm, context_.world.host_device(),
-                                         communicator_, quadratic::size,
+    return collectives::make_compression(case_.algorithm, device(), communicator_, quadratic::size,
                                          quadratic::options(case_.ranks, feedback));
   }
 

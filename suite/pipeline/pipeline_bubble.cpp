@@ -85,7 +85,8 @@ struct PipelineBubble {
         .only([](const Case& c) {
           if (c.micro_batch_us < 1) return std::string("micro_batch_us must be positive");
           // A stage sleeps on the host. A stream would not wait for it.
-          if (std::string why = why_no_host_memory(c.transport); !why.empty()) return why;
+          if (machine::between_devices(c.transport))
+            return std::string("the unit sends host memory; use shared_memory or mpi");
           return why_no_schedule(c);
         });
     const std::string interleaved = "interleaved_1f1b";  // with one chunk it is 1f1b

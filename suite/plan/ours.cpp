@@ -51,11 +51,13 @@ Held held_by_stage(const TrainingConfig& config, int stage) {
   held.gpu.gradients = static_cast<double>(states.gradients);
   held.gpu.optimizer = static_cast<double>(states.optimizer);
   held.gpu.activations = static_cast<double>(passage.activations);
-  held.gpu.buffers = static_cast<double>(states.buffers + passage.buffers);
+  const bool codes_on_gpu = machine::between_devices(config.transport);
+  held.gpu.buffers = static_cast<double>(states.buffers + passage.buffers +
+                                         (codes_on_gpu ? states.compression : 0));
   held.cpu.parameters = static_cast<double>(states.host_parameters);
   held.cpu.optimizer = static_cast<double>(states.host_optimizer);
-  held.cpu.buffers =
-      static_cast<double>(states.host_buffers + states.compression + passage.host.buffers);
+  held.cpu.buffers = static_cast<double>(
+      states.host_buffers + (codes_on_gpu ? 0 : states.compression) + passage.host.buffers);
   held.cpu.activations = static_cast<double>(passage.host.activations);
   const zero::InFiles files = zero::expected_in_files(
       config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options());

@@ -35,6 +35,7 @@ def has_transport(unit):
 
 
 def allowed(reason, expressions):
+    reason = re.sub(r"^rank \d+: ", "", reason)
     return any(re.search(expression, reason) for expression in expressions)
 
 

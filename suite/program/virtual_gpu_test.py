@@ -231,10 +231,12 @@ class VirtualGpu(TemporaryFolder):
         self.assertIn("peer access is not supported", self.cases()[0]["reason"])
 
     def test_transports_that_a_unit_cannot_use_are_refused(self):
-        for unit in ("compressed_all_reduce", "error_feedback", "pipeline_bubble"):
-            done = shardmark("run", unit, "--transport", "nccl", "--device", "cuda", "--out", self.path("refused"))
-            self.assertEqual(done.returncode, 2, unit + done.stdout + done.stderr)
-            self.assertRegex(done.stderr, r"unit sends host memory; use shared_memory or mpi")
+        for words, reason in ((["compressed_all_reduce", "--algorithm", "top_k"], "algorithm top_k selects elements on the host"),
+                              (["error_feedback", "--algorithm", "threshold"], "algorithm threshold selects elements on the host"),
+                              (["pipeline_bubble"], "unit sends host memory")):
+            done = shardmark("run", *words, "--transport", "nccl", "--device", "cuda", "--out", self.path("refused"))
+            self.assertEqual(done.returncode, 2, " ".join(words) + done.stdout + done.stderr)
+            self.assertIn(reason + "; use shared_memory or mpi", done.stderr)
             self.assertFalse(os.path.exists(self.path("refused")))
 
     def test_collective_on_device_buffers(self):

@@ -268,12 +268,14 @@ std::map<Category, std::size_t> expected_peaks(const Trainer& trainer, const Rou
   // Staged collectives hold their scratch in host memory, which the trainer's device does not
   // count.
   const std::size_t scratch = link.stages(trainer.states().device()) ? 0 : calls.scratch();
+  const std::size_t codes =
+      trainer.optimizer_step().compression_host() ? 0 : states.compression;  // on a GPU
   std::map<Category, std::size_t> peaks{
       {Category::parameters, states.parameters},
       {Category::gradients, states.gradients},
       {Category::optimizer, states.optimizer},
       {Category::activations, passage.activations},
-      {Category::buffers, states.buffers + passage.buffers + scratch}};
+      {Category::buffers, states.buffers + passage.buffers + codes + scratch}};
   if (link.is_rendezvous()) peaks[Category::links] = calls.staging();
   return peaks;
 }

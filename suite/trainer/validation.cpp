@@ -129,7 +129,6 @@ void validate_experts(const TrainingConfig& config) {
 
 // Residuals of a skipped step would stay, and a new loss scale would not apply to them.
 void validate_compression(const TrainingConfig& config) {
-  using machine::Transport;
   check_compression(config.zero.stage, config.step_options(), config.shards(),
                     config.gradient_dtype());
   if (config.zero.options.gradient_compression.algorithm.empty()) return;
@@ -153,24 +152,16 @@ void validate_compression(const TrainingConfig& config) {
     throw std::invalid_argument(
         "gradient-compression requires dtype float or bfloat16 (got half), because residuals do "
         "not follow a loss scale");
-  if (config.transport != Transport::shared_memory && config.transport != Transport::mpi)
-    throw std::invalid_argument(fmt::format(
-        "gradient-compression requires transport shared_memory or mpi (got {}), because "
-        "codes are in host memory",
-        machine::name(config.transport)));
+  if (const std::string why = collectives::why_no_compression(
+          config.zero.options.gradient_compression.algorithm, config.transport);
+      !why.empty())
+    throw std::invalid_argument("gradient-compression: " + why);
 }
 
 void validate_one_bit(const TrainingConfig& config, const zero::MatrixLimits& limits) {
-  using machine::Transport;
   check_one_bit(config.optimizer.rule(),
                 {config.zero.stage, config.shards(), limits.ep, limits.value_dtype, limits.offloads,
                  !limits.compression.empty()});
-  if (config.optimizer.is_one_bit() && config.shards() > 1 &&
-      config.transport != Transport::shared_memory && config.transport != Transport::mpi)
-    throw std::invalid_argument(fmt::format(
-        "optimizer {} requires transport shared_memory or mpi (got {}), because codes are in host "
-        "memory",
-        config.optimizer.type, machine::name(config.transport)));
 }
 
 void validate_8_bits(const TrainingConfig& config) {

@@ -115,7 +115,8 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 //               (zero/matrices/adafactor.h); with 1-bit Adam no mask, and the norms of dp;
 //               with 1-bit LAMB also its sums, quotients and a copy of the momentum
 //   compression residuals, codes and sums of gradient_compression or of 1-bit Adam's momenta, in
-//               host memory of their own; selected: the largest of all steps
+//               host memory of their own, or over links between GPUs in buffers of the GPU;
+//               selected: the largest of all steps
 // With an offloaded optimizer the device holds only the states and buffers of the elements that
 // stay on it. The members host_* count the host memory of offload_optimizer (streamed_optimizer.h)
 // and offload_param (offload_param.h). If the values are offloaded and the states are not, the

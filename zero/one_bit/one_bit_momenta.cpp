@@ -93,12 +93,10 @@ OneBitOptimizer::OneBitOptimizer(const Rule& rule, MatrixContext context, const 
   if (dp == 1) return;
   norm_ = Tensor(context_.device, Dtype::float64, {1}, Category::buffers);
   norms_ = Tensor(context_.device, Dtype::float64, {dp}, Category::buffers);
-  host_ = machine::make_host_device_beside(context_.device, machine::Pages::pageable);
-  if (!context_.device.readable_by_host())  // staging pins its pages itself
-    pages_ = machine::make_host_device_beside(context_.device, machine::Pages::pageable);
+  place_.emplace(context_.device, context_.dp->link().transport());
   for (const Segment& segment : context_.layout.segments)
-    sums_.push_back(collectives::make_compression("one_bit", *host_, *context_.dp,
-                                                  segment.range.size(), {}, pages_.get()));
+    sums_.push_back(collectives::make_compression("one_bit", place_->device(), *context_.dp,
+                                                  segment.range.size(), {}, place_->pages()));
 }
 
 double OneBitOptimizer::largest_norm(double own) {

@@ -16,8 +16,8 @@
 // Gradients are clipped by the norm of a rank's own gradient (times d, as if all ranks had it),
 // because no rank has the norm of their mean. If any rank's norm is not finite, all skip the step.
 //
-// The errors, codes and sums of codes are in host memory, which this owns. Loaded states begin with
-// errors of zero, as in DeepSpeed: a checkpoint has momentum and variance only.
+// The errors, codes and sums of codes are in the place of states/compression_place.h. Loaded states
+// begin with errors of zero, as in DeepSpeed: a checkpoint has momentum and variance only.
 
 #include <cstdint>
 #include <limits>
@@ -28,6 +28,7 @@
 #include "machine/device/device.h"
 #include "zero/matrices/matrix_context.h"
 #include "zero/offload/owned_optimizer.h"
+#include "zero/states/compression_place.h"
 #include "zero/states/compression_watch.h"
 
 namespace zero {
@@ -47,7 +48,7 @@ inline constexpr std::int64_t never_corrected = std::numeric_limits<std::int64_t
 std::optional<std::int64_t> freeze_step(const Rule& rule);
 // Returns the number of doubles for this rank's norm and those of all ranks of dp.
 std::int64_t one_bit_norms(int dp);
-// Returns the bytes of errors, codes and sums in host memory.
+// Returns the bytes of errors, codes and sums.
 std::size_t one_bit_bytes_held(const Layout& layout, int dp);
 // Returns the rule whose expected_calls (cost/cost.h) are those of the update after `updates`
 // updates. Other rules are the same in every update.
@@ -70,7 +71,8 @@ class OneBitOptimizer : public OwnedOptimizer {
   void set_steps(std::int64_t steps) override;
   void visit(bool writes, const Visit& call) override;
 
-  const machine::Device* host() const { return host_.get(); }  // null at dp 1
+  // Of errors and codes; null at dp 1 and on a GPU.
+  const machine::Device* host() const { return place_ ? place_->host() : nullptr; }
 
  protected:
   // Returns the elements of a row of the plan in a tensor of all elements.
@@ -94,8 +96,8 @@ class OneBitOptimizer : public OwnedOptimizer {
  private:
   CompressionWatch* watch_;
   Range range_;
-  Tensor norm_, norms_;                            // double: this rank's and all
-  std::unique_ptr<machine::Device> host_, pages_;  // pages: of staging; null on the host
+  Tensor norm_, norms_;  // double: this rank's and all
+  std::optional<CompressionPlace> place_;
   std::vector<std::unique_ptr<collectives::CompressedAllReduce>> sums_;  // by segment
 };
 

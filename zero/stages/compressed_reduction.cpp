@@ -61,18 +61,15 @@ collectives::CompressedCall compressed_call(const GradientCompression& compressi
 }
 
 CompressedReduction::CompressedReduction(const StepContext& context)
-    : context_(context),
-      host_(machine::make_host_device_beside(context.device(), machine::Pages::pageable)) {
-  if (!context.device().readable_by_host())  // staging pins its pages itself
-    pages_ = machine::make_host_device_beside(context.device(), machine::Pages::pageable);
+    : context_(context), place_(context.device(), context.communicators.dp->link().transport()) {
   const GradientCompression& compression = context.options.gradient_compression;
   for (const Segment& segment : context.layout().segments) {
     const std::int64_t count = segment.range.size();
     sums_.push_back(collectives::make_compression(
-        compression.algorithm, *host_, *context.communicators.dp, count,
+        compression.algorithm, place_.device(), *context.communicators.dp, count,
         {.k = compressed_call(compression, context.plan.dp, count, 0).k,
          .deviations = compression.deviations},
-        pages_.get()));
+        place_.pages()));
   }
 }
 

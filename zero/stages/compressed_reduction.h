@@ -5,8 +5,8 @@
 // whole bucket also contains parameters that differ between these ranks.
 //
 // A residual is in the units of raw gradients: sums over tokens, times the loss scale. Residuals,
-// codes and sums are in host memory, which this owns. Gradients on a GPU pass through staging
-// memory.
+// codes and sums are in the place of compression_place.h. If it is host memory, gradients on a GPU
+// pass through staging memory.
 
 #include <cstddef>
 #include <memory>
@@ -17,6 +17,7 @@
 #include "collectives/compression/compressed_all_reduce.h"
 #include "collectives/compression/volume.h"
 #include "zero/stages/step_context.h"
+#include "zero/states/compression_place.h"
 #include "zero/states/compression_watch.h"
 
 namespace zero {
@@ -42,13 +43,13 @@ class CompressedReduction {
   // Replaces the gradients of a bucket by their sums on all ranks.
   void sum(const Bucket& bucket, const Tensor& gradients);
 
-  const machine::Device& host() const { return *host_; }  // without staging
+  const machine::Device* host() const { return place_.host(); }
   // By segment.
   std::vector<collectives::CompressedAllReduce::Selected> selected() const;
 
  private:
   const StepContext& context_;
-  std::unique_ptr<machine::Device> host_, pages_;  // pages: of staging; null on the host
+  CompressionPlace place_;
   std::vector<std::unique_ptr<collectives::CompressedAllReduce>> sums_;  // by segment
 };
 

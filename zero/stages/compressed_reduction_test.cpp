@@ -88,7 +88,7 @@ TEST(CompressedReduction, SendsAndHoldsItsFormulasBytes) {
         for (const auto& [label, traffic] : model.dp->link().traffic())
           if (traffic != machine::Traffic{}) sent[label] = traffic;
         EXPECT_EQ(sent, cost.traffic("dp"));
-        EXPECT_EQ(step->compressed()->host().ledger().peak(),
+        EXPECT_EQ(step->compressed()->host()->ledger().peak(),
                   expected_memory(stage, plan, states.layout(), AdamW{}, options, {}, largest)
                       .compression);
       });

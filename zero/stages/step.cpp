@@ -166,7 +166,7 @@ void Step::launch(std::size_t index) {
 bool Step::sums_momenta() const { return one_bit_ && one_bit_->is_frozen(); }
 
 const machine::Device* Step::compression_host() const {
-  return one_bit_ ? one_bit_->host() : compressed_ ? &compressed_->host() : nullptr;
+  return one_bit_ ? one_bit_->host() : compressed_ ? compressed_->host() : nullptr;
 }
 
 Tensor Step::take_gradients(std::size_t bucket) {

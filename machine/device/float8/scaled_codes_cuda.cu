@@ -1,7 +1,6 @@
 #include "machine/device/float8/scaled_codes_cuda.h"
 
-#include "machine/device/cuda/internals.h"
-#include "machine/device/cuda/launch.cuh"
+#include "machine/device/cuda/launch_in.cuh"
 #include "machine/device/float8/scaled_bodies.h"
 
 namespace machine::cuda {
@@ -9,10 +8,6 @@ namespace {
 
 using Codes = kernel::ScaledCodes<CudaLaunch>;
 
-CudaLaunch launch_in(Stream& stream) {
-  Device& device = stream.device();
-  return CudaLaunch(Queue{device, internals(device).index, handle_of(stream)});
-}
 kernel::Float8Range range_of(Dtype float8) {
   return {largest_of(float8), largest_exponent_of(float8)};
 }

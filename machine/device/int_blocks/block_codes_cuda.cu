@@ -1,18 +1,12 @@
 #include "machine/device/int_blocks/block_codes_cuda.h"
 
-#include "machine/device/cuda/internals.h"
-#include "machine/device/cuda/launch.cuh"
+#include "machine/device/cuda/launch_in.cuh"
 #include "machine/device/int_blocks/block_bodies.h"
 
 namespace machine::cuda {
 namespace {
 
 using Codes = kernel::BlockCodes<CudaLaunch>;
-
-CudaLaunch launch_in(Stream& stream) {
-  Device& device = stream.device();
-  return CudaLaunch(Queue{device, internals(device).index, handle_of(stream)});
-}
 
 }  // namespace
 

@@ -1,0 +1,271 @@
+#pragma once
+// The bodies of float_codes.h and their launches, for host and CUDA: a row of the launch is a block
+// of 256 values.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "machine/device/float_codes/float_codes.h"
+#include "machine/device/int_blocks/block_bodies.h"
+#include "machine/device/kernels/fields.h"
+
+namespace machine::kernel {
+
+inline constexpr std::int64_t float_block = 256;
+
+SHARDMARK_BOTH inline std::int64_t size_of_block(std::int64_t count, std::int64_t block) {
+  const std::int64_t left = count - block * float_block;
+  return left < float_block ? left : float_block;
+}
+
+// A code may begin at any address.
+SHARDMARK_BOTH inline void store_float(float value, std::uint8_t* to) {
+  const auto bits = detail::bits_as<std::uint32_t>(value);
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<std::uint8_t>(bits >> (8 * i) & 0xffu);
+}
+SHARDMARK_BOTH inline float load_float(const std::uint8_t* from) {
+  std::uint32_t bits = 0;
+  for (int i = 0; i < 4; ++i) bits |= std::uint32_t{from[i]} << (8 * i);
+  return detail::bits_as<float>(bits);
+}
+
+// Rounds to nearest, ties to even, if |x| < 2^22.
+SHARDMARK_BOTH inline float rounded(float x) {
+  constexpr float shift = 0x1.8p23f;
+  return (x + shift) - shift;
+}
+
+inline constexpr std::uint32_t bits_of_nan = 0x7fc00000u, bits_of_infinity = 0x7f800000u;
+
+template <int bits>
+struct IntBlock {
+  static constexpr int levels = code_levels(bits);
+  static constexpr std::int64_t bytes = 4 + float_block * bits / 8;
+  static constexpr std::int32_t least = (127 - 119) << 23, beyond = (127 + 127) << 23;
+
+  struct Encode {
+    float* values;
+    std::int64_t count;
+    std::uint8_t* codes;
+
+    template <class Lanes>
+    SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
+      float* const from = values + block * float_block;
+      std::uint8_t* const to = codes + block * bytes;
+      std::uint8_t* const body = to + 4;
+      const std::int64_t size = size_of_block(count, block);
+      const std::int32_t largest = lanes.template max<std::int32_t>(
+          size, [=](std::int64_t i) { return magnitude_bits(from[i]); });
+      if (largest < least || largest >= beyond) {
+        const bool keeps = largest < least;
+        if (lanes.leads()) store_float(keeps ? 0 : detail::bits_as<float>(bits_of_nan), to);
+        lanes.each((size * bits + 7) / 8, [=](std::int64_t i) { body[i] = 0; });
+        if (!keeps) lanes.each(size, [=](std::int64_t i) { from[i] = 0; });
+        return;
+      }
+      const float scale = detail::bits_as<float>(static_cast<std::uint32_t>(largest)) / levels;
+      const float by = 1 / scale;
+      if (lanes.leads()) store_float(scale, to);
+      if constexpr (bits == 8) {
+        lanes.each(size, [=](std::int64_t i) {
+          const float q = rounded(from[i] * by);
+          body[i] = static_cast<std::uint8_t>(static_cast<int>(q));
+          from[i] -= q * scale;
+        });
+      } else {
+        // A lane has the same i in all loops, so it reads both of its values before it writes them.
+        const std::int64_t half = (size + 1) / 2, pairs = size / 2;
+        lanes.each(pairs, [=](std::int64_t i) {
+          const auto low = static_cast<int>(rounded(from[i] * by));
+          const auto high = static_cast<int>(rounded(from[i + half] * by));
+          body[i] = static_cast<std::uint8_t>((low & 0x0f) | (high & 0x0f) << 4);
+        });
+        if (pairs < half)
+          lanes.each(half, [=](std::int64_t i) {
+            if (i == pairs)
+              body[i] = static_cast<std::uint8_t>(static_cast<int>(rounded(from[i] * by)) & 0x0f);
+          });
+        const auto keep_rest = [=](float* value) { *value -= rounded(*value * by) * scale; };
+        lanes.each(half, [=](std::int64_t i) { keep_rest(from + i); });
+        lanes.each(pairs, [=](std::int64_t i) { keep_rest(from + half + i); });
+      }
+    }
+  };
+
+  struct Decode {
+    const std::uint8_t* codes;
+    std::int64_t terms, stride, count;
+    float* out;
+
+    template <class Lanes>
+    SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
+      const std::int64_t size = size_of_block(count, block), half = (size + 1) / 2;
+      float* const to = out + block * float_block;
+      for (std::int64_t term = 0; term < terms; ++term) {
+        const std::uint8_t* const from = codes + term * stride + block * bytes;
+        const std::uint8_t* const body = from + 4;
+        const float scale = load_float(from);
+        const auto put = [=](std::int64_t n, float* at, auto q_of) {
+          if (term == 0)
+            lanes.each(n, [=](std::int64_t i) { at[i] = static_cast<float>(q_of(i)) * scale; });
+          else
+            lanes.each(n, [=](std::int64_t i) { at[i] += static_cast<float>(q_of(i)) * scale; });
+        };
+        if constexpr (bits == 8) {
+          put(size, to, [=](std::int64_t i) { return static_cast<std::int8_t>(body[i]); });
+        } else {  // the sign is the fourth bit
+          put(half, to, [=](std::int64_t i) { return ((body[i] & 0x0f) ^ 0x08) - 0x08; });
+          put(size - half, to + half,
+              [=](std::int64_t i) { return ((body[i] >> 4) ^ 0x08) - 0x08; });
+        }
+      }
+    }
+  };
+};
+
+struct EncodeSigns {
+  float* values;
+  std::int64_t count;
+  const double* squares;
+  std::uint8_t* codes;
+
+  template <class Lanes>
+  SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
+    const auto root = static_cast<float>(std::sqrt(*squares / static_cast<double>(count)));
+    const bool finite = static_cast<std::uint32_t>(magnitude_bits(root)) < bits_of_infinity;
+    const float scale = finite ? root : detail::bits_as<float>(bits_of_nan);
+    if (block == 0 && lanes.leads()) store_float(scale, codes);
+    float* const from = values + block * float_block;
+    std::uint8_t* const to = codes + 4 + block * (float_block / 8);
+    const std::int64_t size = size_of_block(count, block);
+    lanes.each((size + 7) / 8, [=](std::int64_t j) {
+      unsigned byte = 0;
+      for (int b = 0; b < 8 && 8 * j + b < size; ++b) {
+        float* const value = from + 8 * j + b;
+        const bool negative = *value < 0;
+        byte |= static_cast<unsigned>(negative) << b;
+        *value = finite ? *value - (negative ? -scale : scale) : 0.0f;
+      }
+      to[j] = static_cast<std::uint8_t>(byte);
+    });
+  }
+};
+
+struct DecodeSigns {
+  const std::uint8_t* codes;
+  std::int64_t terms, stride, count;
+  float* out;
+
+  template <class Lanes>
+  SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
+    const std::int64_t size = size_of_block(count, block);
+    float* const to = out + block * float_block;
+    for (std::int64_t term = 0; term < terms; ++term) {
+      const std::uint8_t* const from = codes + term * stride;
+      const std::uint8_t* const signs = from + 4 + block * (float_block / 8);
+      const float scale = load_float(from);
+      const auto positive = detail::bits_as<std::uint32_t>(scale);
+      const auto value = [=](unsigned byte, int bit) {
+        return detail::bits_as<float>(positive ^ (byte >> bit & 1u) << 31);
+      };
+      const auto put = [=](std::int64_t begin, int n) {
+        const unsigned byte = signs[begin / 8];
+        if (term == 0)
+          for (int bit = 0; bit < n; ++bit) to[begin + bit] = value(byte, bit);
+        else
+          for (int bit = 0; bit < n; ++bit) to[begin + bit] += value(byte, bit);
+      };
+      lanes.each(size / 8, [=](std::int64_t j) { put(8 * j, 8); });
+      if (size % 8 != 0 && lanes.leads()) put(size / 8 * 8, static_cast<int>(size % 8));
+    }
+  }
+};
+
+template <class T>
+struct EncodeNarrow {
+  float* values;
+  std::int64_t count;
+  T* codes;
+
+  template <class Lanes>
+  SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
+    float* const from = values + block * float_block;
+    T* const to = codes + block * float_block;
+    const std::int64_t size = size_of_block(count, block);
+    lanes.each(size, [=](std::int64_t i) { to[i] = narrow<T>(from[i]); });
+    lanes.each(size, [=](std::int64_t i) {
+      const float carried = widen(to[i]), rest = from[i] - carried;
+      const bool finite = static_cast<std::uint32_t>(magnitude_bits(carried)) < bits_of_infinity;
+      from[i] = finite ? rest : 0.0f;
+    });
+  }
+};
+
+template <class T>
+struct DecodeNarrow {
+  const std::uint8_t* codes;
+  std::int64_t terms, stride, count;
+  float* out;
+
+  template <class Lanes>
+  SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
+    const std::int64_t size = size_of_block(count, block);
+    float* const to = out + block * float_block;
+    for (std::int64_t term = 0; term < terms; ++term) {
+      const T* const from = reinterpret_cast<const T*>(codes + term * stride) + block * float_block;
+      if (term == 0)
+        lanes.each(size, [=](std::int64_t i) { to[i] = widen(from[i]); });
+      else
+        lanes.each(size, [=](std::int64_t i) { to[i] += widen(from[i]); });
+    }
+  }
+};
+
+// The functions of float_codes.h, whose arguments are checked.
+template <class Launch>
+struct FloatCodes {
+  static void encode(const Launch& launch, FloatCode code, const Tensor& values,
+                     const Tensor& codes, const Tensor& squares) {
+    const std::int64_t count = values.size();
+    auto* const from = values.as<float>();
+    auto* const to = codes.as<std::uint8_t>();
+    const auto run = [&](const auto& body) { launch.rows(blocks(count), float_block, body); };
+    switch (code) {
+      case FloatCode::int8_block:
+        return run(typename IntBlock<8>::Encode{from, count, to});
+      case FloatCode::int4_block:
+        return run(typename IntBlock<4>::Encode{from, count, to});
+      case FloatCode::one_bit:
+        return run(EncodeSigns{from, count, squares.as<double>(), to});
+      case FloatCode::half:
+        return run(EncodeNarrow<Half>{from, count, reinterpret_cast<Half*>(to)});
+      case FloatCode::bfloat16:
+        return run(EncodeNarrow<Bfloat16>{from, count, reinterpret_cast<Bfloat16*>(to)});
+    }
+  }
+  static void decode(const Launch& launch, FloatCode code, const Tensor& codes, std::int64_t terms,
+                     std::int64_t stride, const Tensor& out) {
+    const std::int64_t count = out.size();
+    const auto* const from = codes.as<std::uint8_t>();
+    auto* const to = out.as<float>();
+    const auto run = [&](const auto& body) { launch.rows(blocks(count), float_block, body); };
+    switch (code) {
+      case FloatCode::int8_block:
+        return run(typename IntBlock<8>::Decode{from, terms, stride, count, to});
+      case FloatCode::int4_block:
+        return run(typename IntBlock<4>::Decode{from, terms, stride, count, to});
+      case FloatCode::one_bit:
+        return run(DecodeSigns{from, terms, stride, count, to});
+      case FloatCode::half:
+        return run(DecodeNarrow<Half>{from, terms, stride, count, to});
+      case FloatCode::bfloat16:
+        return run(DecodeNarrow<Bfloat16>{from, terms, stride, count, to});
+    }
+  }
+
+ private:
+  static std::int64_t blocks(std::int64_t count) { return (count + float_block - 1) / float_block; }
+};
+
+}  // namespace machine::kernel
