@@ -148,6 +148,7 @@ struct CompressedAllReduceUnit {
   void prepare() { compressed_->reset(); }
   void run() { compressed_->run(in_, out_); }
   void yardstick() { ring_.all_reduce(in_, out_, "ring"); }
+  bool only_queues() const { return communicator_.link().stream() != nullptr; }
 
   void judge(Judge& judge) {
     seconds_ = compressed_->seconds();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/lanes.cuh"
 #include "machine/device/cuda/ptx.cuh"
 #include "machine/device/cuda/runtime.h"
@@ -309,6 +310,9 @@ class CudaLaunch {
       : device_(queue.device),
         stream_(queue.stream),
         scratch_(std::make_shared<cuda::Scratch>(queue)) {}
+  explicit CudaLaunch(Stream& stream)
+      : CudaLaunch(cuda::Queue{stream.device(), cuda::internals(stream.device()).index,
+                               cuda::handle_of(stream)}) {}
 
   template <class Body, class... Fields>
   void each(std::int64_t count, Body body, Fields... fields) const {

@@ -212,12 +212,11 @@ struct DecodeNarrow {
   SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
     const std::int64_t size = size_of_block(count, block);
     float* const to = out + block * float_block;
-    for (std::int64_t term = 0; term < terms; ++term) {
-      const T* const from = reinterpret_cast<const T*>(codes + term * stride) + block * float_block;
-      if (term == 0)
-        lanes.each(size, [=](std::int64_t i) { to[i] = widen(from[i]); });
-      else
-        lanes.each(size, [=](std::int64_t i) { to[i] += widen(from[i]); });
+    const T* from = reinterpret_cast<const T*>(codes) + block * float_block;
+    lanes.each(size, [=](std::int64_t i) { to[i] = widen(from[i]); });
+    for (std::int64_t term = 1; term < terms; ++term) {
+      from = reinterpret_cast<const T*>(reinterpret_cast<const std::uint8_t*>(from) + stride);
+      lanes.each(size, [=](std::int64_t i) { to[i] += widen(from[i]); });
     }
   }
 };

@@ -1,6 +1,6 @@
 #include "machine/device/int_blocks/block_codes_cuda.h"
 
-#include "machine/device/cuda/launch_in.cuh"
+#include "machine/device/cuda/launch.cuh"
 #include "machine/device/int_blocks/block_bodies.h"
 
 namespace machine::cuda {
@@ -12,12 +12,12 @@ using Codes = kernel::BlockCodes<CudaLaunch>;
 
 void encode_blocks(Stream& stream, const Tensor& values, std::int64_t rows, int bits,
                    const Tensor& codes, std::int64_t columns) {
-  Codes::encode(launch_in(stream), values, rows, bits, codes, columns);
+  Codes::encode(CudaLaunch(stream), values, rows, bits, codes, columns);
 }
 
 void decode_blocks(Stream& stream, const Tensor& codes, std::int64_t terms, int bits,
                    const Tensor& values, std::int64_t rows) {
-  Codes::decode(launch_in(stream), codes, terms, bits, values, rows);
+  Codes::decode(CudaLaunch(stream), codes, terms, bits, values, rows);
 }
 
 }  // namespace machine::cuda
