@@ -222,7 +222,8 @@ class Matrix(Gpus):
 
 
 if __name__ == "__main__":
-    if not re.search(r"^ *CUDA +virtual", shardmark("version").stdout, re.M):
+    # A preset that sets the variable has virtual GPUs, and must say so.
+    if "SHARDMARK_VIRTUAL_GPUS" not in os.environ and not re.search(r"^ *CUDA +virtual", shardmark("version").stdout, re.M):
         print("skipped: the program has no virtual GPUs")
         sys.exit(77)
     unittest.main(verbosity=2)
