@@ -33,8 +33,9 @@ class CudaOrder : public ::testing::Test {
     device_->stream().synchronize();
     return made;
   }
-  std::unique_ptr<StreamedOptimizer> streamed(const Tensor& values) const {
+  std::unique_ptr<StreamedOptimizer> streamed(const Tensor& values, bool delayed = false) const {
     StateOptions options;
+    options.cpu.delayed_update = delayed;
     options.device = OffloadDevice::cpu;
     options.cpu.piece_size = 300;
     return std::make_unique<StreamedOptimizer>(AdamW{}, values, decays_, *host_, options);
@@ -61,6 +62,17 @@ TEST_F(CudaOrder, ValuesComeUpAfterTheWorkThatReadsThem) {
   const auto offloaded = streamed(values);
   device_->stream().copy(read.data(), values.data(), read.bytes());
   offloaded->update(gradient, 1);
+  for (const double value : to_doubles(read)) ASSERT_EQ(value, 2);
+  for (const double value : to_doubles(values)) ASSERT_NE(value, 2);
+}
+
+// They come up before any gradients go down, whose stream waits for the device's.
+TEST_F(CudaOrder, DelayedValuesComeUpAfterTheWorkThatReadsThem) {
+  const Tensor values = filled(2), gradient = filled(1), read = filled(0);
+  const auto offloaded = streamed(values, true);
+  offloaded->update(gradient, 1);
+  device_->stream().copy(read.data(), values.data(), read.bytes());
+  offloaded->drain();
   for (const double value : to_doubles(read)) ASSERT_EQ(value, 2);
   for (const double value : to_doubles(values)) ASSERT_NE(value, 2);
 }
