@@ -38,6 +38,13 @@ SHARDMARK_BOTH inline float rounded(float x) {
 
 inline constexpr std::uint32_t bits_of_nan = 0x7fc00000u, bits_of_infinity = 0x7f800000u;
 
+// What a decoding body reads and writes: decode_floats' arguments.
+struct CodedTerms {
+  const std::uint8_t* codes;
+  std::int64_t terms, stride, count;
+  float* out;
+};
+
 template <int bits>
 struct IntBlock {
   static constexpr int levels = code_levels(bits);
@@ -93,11 +100,7 @@ struct IntBlock {
     }
   };
 
-  struct Decode {
-    const std::uint8_t* codes;
-    std::int64_t terms, stride, count;
-    float* out;
-
+  struct Decode : CodedTerms {
     template <class Lanes>
     SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
       const std::int64_t size = size_of_block(count, block), half = (size + 1) / 2;
@@ -152,11 +155,7 @@ struct EncodeSigns {
   }
 };
 
-struct DecodeSigns {
-  const std::uint8_t* codes;
-  std::int64_t terms, stride, count;
-  float* out;
-
+struct DecodeSigns : CodedTerms {
   template <class Lanes>
   SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
     const std::int64_t size = size_of_block(count, block);
@@ -203,11 +202,7 @@ struct EncodeNarrow {
 };
 
 template <class T>
-struct DecodeNarrow {
-  const std::uint8_t* codes;
-  std::int64_t terms, stride, count;
-  float* out;
-
+struct DecodeNarrow : CodedTerms {
   template <class Lanes>
   SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
     const std::int64_t size = size_of_block(count, block);
@@ -246,20 +241,19 @@ struct FloatCodes {
   static void decode(const Launch& launch, FloatCode code, const Tensor& codes, std::int64_t terms,
                      std::int64_t stride, const Tensor& out) {
     const std::int64_t count = out.size();
-    const auto* const from = codes.as<std::uint8_t>();
-    auto* const to = out.as<float>();
+    const CodedTerms coded{codes.as<std::uint8_t>(), terms, stride, count, out.as<float>()};
     const auto run = [&](const auto& body) { launch.rows(blocks(count), float_block, body); };
     switch (code) {
       case FloatCode::int8_block:
-        return run(typename IntBlock<8>::Decode{from, terms, stride, count, to});
+        return run(typename IntBlock<8>::Decode{coded});
       case FloatCode::int4_block:
-        return run(typename IntBlock<4>::Decode{from, terms, stride, count, to});
+        return run(typename IntBlock<4>::Decode{coded});
       case FloatCode::one_bit:
-        return run(DecodeSigns{from, terms, stride, count, to});
+        return run(DecodeSigns{coded});
       case FloatCode::half:
-        return run(DecodeNarrow<Half>{from, terms, stride, count, to});
+        return run(DecodeNarrow<Half>{coded});
       case FloatCode::bfloat16:
-        return run(DecodeNarrow<Bfloat16>{from, terms, stride, count, to});
+        return run(DecodeNarrow<Bfloat16>{coded});
     }
   }
 
