@@ -15,7 +15,4 @@ MadeCompression make_quantized_all_gather(const CompressionSetup& setup, machine
 MadeCompression make_quantized_reduce_scatter(const CompressionSetup& setup,
                                               machine::FloatCode code, bool two_hops);
 
-// Writes the indices of the k elements of largest magnitude, ascending; 1 <= k <= count < 2^32.
-void select_top_k(const float* values, std::int64_t count, std::int64_t k, std::uint32_t* indices);
-
 }  // namespace collectives

@@ -1,8 +1,7 @@
 #include "collectives/compression/compressed_all_reduce.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "collectives/compression/algorithms.h"
@@ -34,7 +33,12 @@ CompressedAllReduce::CompressedAllReduce(const CompressionSetup& setup)
 CompressedAllReduce::~CompressedAllReduce() = default;
 
 Tensor CompressedAllReduce::buffer(Dtype dtype, std::int64_t elements) const {
-  return Tensor(setup_.device, dtype, {elements}, Category::buffers);
+  return Tensor(setup_.device, dtype, {elements}, Category::compression);
+}
+
+void CompressedAllReduce::reject_long_index(std::int64_t count) {
+  if (count > std::numeric_limits<std::int32_t>::max())
+    machine::reject("a sparse code's index has 31 bits, too few for {} elements", count);
 }
 
 void CompressedAllReduce::lap(double Seconds::*phase) {
@@ -102,14 +106,14 @@ const std::vector<Compression>& compressions() {
       {"top_k", "Lin et al. 2018, arXiv:1712.01887", make_top_k},
       {"threshold", "Strom 2015, doi:10.21437/Interspeech.2015-354", make_threshold},
       {"deviation", "Shi et al. 2019, arXiv:1911.08772", make_deviation},
-      {"int8_block", "Dettmers 2015, arXiv:1511.04561", make_all_gather<int8_block>, true},
-      {"quantized_reduce_scatter", zero_pp, make_reduce_scatter<int8_block, 1>, true},
-      {"quantized_reduce_scatter_int4", zero_pp, make_reduce_scatter<int4_block, 1>, true},
-      {"two_hop_reduce_scatter", zero_pp, make_reduce_scatter<int8_block, 2>, true},
-      {"two_hop_reduce_scatter_int4", zero_pp, make_reduce_scatter<int4_block, 2>, true},
-      {"one_bit", "Tang et al. 2021, arXiv:2102.02888", make_reduce_scatter<one_bit, 1>, true},
-      {"half_wire", hooks, make_reduce_scatter<half, 1>, true},
-      {"bfloat16_wire", hooks, make_reduce_scatter<bfloat16, 1>, true},
+      {"int8_block", "Dettmers 2015, arXiv:1511.04561", make_all_gather<int8_block>},
+      {"quantized_reduce_scatter", zero_pp, make_reduce_scatter<int8_block, 1>},
+      {"quantized_reduce_scatter_int4", zero_pp, make_reduce_scatter<int4_block, 1>},
+      {"two_hop_reduce_scatter", zero_pp, make_reduce_scatter<int8_block, 2>},
+      {"two_hop_reduce_scatter_int4", zero_pp, make_reduce_scatter<int4_block, 2>},
+      {"one_bit", "Tang et al. 2021, arXiv:2102.02888", make_reduce_scatter<one_bit, 1>},
+      {"half_wire", hooks, make_reduce_scatter<half, 1>},
+      {"bfloat16_wire", hooks, make_reduce_scatter<bfloat16, 1>},
   };
   return all;
 }
@@ -120,25 +124,12 @@ std::vector<std::string> compression_names() {
   return names;
 }
 
-std::string why_no_compression(std::string_view name, machine::Transport transport) {
-  if (!machine::between_devices(transport)) return {};
-  for (const Compression& compression : compressions())
-    if (compression.name == name && !compression.on_gpus)
-      return fmt::format("algorithm {} selects elements on the host; use shared_memory or mpi",
-                         name);
-  return {};
-}
-
 std::unique_ptr<CompressedAllReduce> make_compression(
     std::string_view name, machine::Device& device, Communicator& communicator, std::int64_t count,
     const CompressionOptions& options, machine::Device* pages) {
   for (const Compression& compression : compressions())
-    if (compression.name == name) {
-      if (!compression.on_gpus && !device.readable_by_host())
-        machine::reject("algorithm {} selects elements on the host, not on {}", name,
-                        device.description());
+    if (compression.name == name)
       return compression.make({device, communicator, count, options, pages});
-    }
   throw std::invalid_argument(machine::unknown("compression", name, compression_names()));
 }
 

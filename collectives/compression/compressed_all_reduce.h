@@ -13,8 +13,8 @@
 //
 // Tensors are float, of `count` elements; out may be in. Sums are in float, in the order of ranks:
 // all ranks get the same bits, and the same inputs give the same bits again. On a GPU, values stay
-// in its memory, and calls only queue work. With a host device, CUDA tensors are staged through
-// host memory and compressed there.
+// in its memory, and calls only queue work if only_queues(). With a host device, CUDA tensors are
+// staged through host memory and compressed there.
 //
 // NaN and infinity arrive on every rank, never as a number, and are not kept in the residual. Each
 // algorithm documents their place and how far they spread.
@@ -65,6 +65,9 @@ class CompressedAllReduce {
   // share that it reduces, if the algorithm has one. For oracles and tests.
   virtual std::vector<double> held_back() const;
 
+  // Whether a run on a GPU only queues work. Else the host also waits for the GPU.
+  virtual bool only_queues() const { return true; }
+
   // The elements that the fullest rank sent in the last run, and in any run: of algorithms whose
   // volume depends on the values.
   struct Selected {
@@ -90,6 +93,8 @@ class CompressedAllReduce {
   Communicator& communicator() { return setup_.communicator; }
   const CompressionOptions& options() const { return setup_.options; }
   machine::Tensor buffer(machine::Dtype dtype, std::int64_t elements) const;
+  // Throws std::invalid_argument if an index of so many elements does not fit into 31 bits.
+  static void reject_long_index(std::int64_t count);
   machine::Stream& stream() const { return setup_.device.stream(); }
   // Ends a phase that began at the end of the last phase.
   void lap(double Seconds::*phase);
@@ -106,12 +111,9 @@ class CompressedAllReduce {
 struct Compression {
   std::string_view name, source;
   std::unique_ptr<CompressedAllReduce> (*make)(const CompressionSetup& setup);
-  bool on_gpus = false;  // the device may be a GPU; else a selection requires the host
 };
 const std::vector<Compression>& compressions();
 std::vector<std::string> compression_names();
-// Returns the reason why the algorithm of this name cannot use the transport, or empty.
-std::string why_no_compression(std::string_view name, machine::Transport transport);
 // Throws std::invalid_argument that names the nearest valid name.
 std::unique_ptr<CompressedAllReduce> make_compression(
     std::string_view name, machine::Device& device, Communicator& communicator, std::int64_t count,

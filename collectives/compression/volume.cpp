@@ -80,8 +80,15 @@ std::uint64_t bytes_held(std::string_view compression, const CompressedCall& cal
     const auto scattered = [&](std::int64_t code) {
       return residual + (2 * ranks + 1) * code + 4 * share + 4 * share;
     };
-    if (compression == "top_k") return gathered(8 * std::min(call.k, n));
-    if (compression == "deviation") return gathered(4 + 8 * call.most);
+    // Of a selection: five words, and three counts for each block of 1024 elements and for all.
+    const std::int64_t selection = 4 * (5 + 3 * (ceil_div(n, 1024) + 1));
+    // The sum of squares, and the counts and lists of all ranks.
+    const auto listed = [&](std::int64_t bytes) {
+      return gathered(bytes * call.most) + selection + 8 + 4 * ranks;
+    };
+    if (compression == "top_k") return gathered(8 * std::min(call.k, n)) + selection;
+    if (compression == "threshold") return listed(4);
+    if (compression == "deviation") return listed(8);
     if (compression == "int8_block") return gathered(int8(n));
     if (compression == "quantized_reduce_scatter") return scattered(int8(share));
     if (compression == "quantized_reduce_scatter_int4") return scattered(int4(share));

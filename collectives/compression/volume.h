@@ -21,8 +21,8 @@ struct CompressedCall {
 std::map<machine::TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
                                                           const CompressedCall& call);
 // Returns the bytes of the residuals, the codes and the sums, which are held between runs. most: of
-// all runs so far. Throws std::invalid_argument for an unknown name, threshold and two hops.
-// Without staging, plans' scratch and indices of the selection.
+// all runs so far. Throws std::invalid_argument for an unknown name and two hops. Without staging,
+// plans' scratch and a host's temporary lists.
 std::uint64_t bytes_held(std::string_view compression, const CompressedCall& call);
 // Returns the bytes of a ring all-reduce of floats, averaged over ranks: 2 (N - 1) / N * 4 n.
 double ring_bytes_sent(const CompressedCall& call);

@@ -11,6 +11,7 @@
 #include "machine/device/float8/scaled_gemm_cuda.h"
 #include "machine/device/float_codes/float_codes_cuda.h"
 #include "machine/device/int_blocks/block_codes_cuda.h"
+#include "machine/device/selection/selection.h"
 #include "machine/device/sparse/sparse_attention_cuda.h"
 #include "machine/device/split_norm.h"
 
@@ -33,6 +34,10 @@ std::unique_ptr<Device> make_device(int index) {
 }
 
 std::unique_ptr<kernel::SparseKernels> make_sparse_kernels(Device&, const kernel::BlockLists&) {
+  throw MachineError("this build has no CUDA device");
+}
+
+std::unique_ptr<Selection> make_selection(Device&, std::int64_t, Choice, Category) {
   throw MachineError("this build has no CUDA device");
 }
 

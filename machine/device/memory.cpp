@@ -8,8 +8,8 @@
 namespace machine {
 
 std::string_view name(Category category) {
-  constexpr std::string_view names[] = {"parameters",  "gradients", "optimizer",
-                                        "activations", "buffers",   "links"};
+  constexpr std::string_view names[] = {"parameters", "gradients",   "optimizer", "activations",
+                                        "buffers",    "compression", "links"};
   return names[static_cast<std::size_t>(category)];
 }
 

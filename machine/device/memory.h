@@ -18,12 +18,13 @@ enum class Category : unsigned char {
   optimizer,    // master weights and moments
   activations,  // kept by forward for backward
   buffers,      // staging, temporaries, communication
+  compression,  // residuals and codes of compressed sums
   links,        // where a link receives; its own bytes and the staging of collectives
 };
-inline constexpr std::size_t num_categories = 6;
-inline constexpr Category all_categories[] = {Category::parameters, Category::gradients,
-                                              Category::optimizer,  Category::activations,
-                                              Category::buffers,    Category::links};
+inline constexpr std::size_t num_categories = 7;
+inline constexpr Category all_categories[] = {
+    Category::parameters, Category::gradients,   Category::optimizer, Category::activations,
+    Category::buffers,    Category::compression, Category::links};
 std::string_view name(Category category);
 
 // Whether results are stored in the cache or bypass it. Results bypass the cache if a call's

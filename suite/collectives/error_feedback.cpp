@@ -37,8 +37,6 @@ struct ErrorFeedback {
     sweep.axis("algorithm", &Case::algorithm, names.front(), names)
         .axis("transport", &Case::transport, Transport::shared_memory)
         .axis("ranks", &Case::ranks, 2)
-        .only(
-            [](const Case& c) { return collectives::why_no_compression(c.algorithm, c.transport); })
         .slice({quick}, "edges", {vary(&Case::algorithm, names), vary(&Case::ranks, {3})})
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::algorithm, names), vary(&Case::ranks, {1, 2, 3, 4, 8})})

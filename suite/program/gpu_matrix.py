@@ -19,7 +19,6 @@ SHAPES = {**{unit: ["--input_size", "24", "--output_size", "40"] for unit in ("c
 # Refusals of a unit that has no case of some ranks, grid or transport.
 REFUSALS = [
     r"the unit sends host memory; use shared_memory or mpi",
-    r"^algorithm \w+ selects elements on the host; use shared_memory or mpi",
     r"does not divide|is not divided|not divisible|must divide|multiple of|divisible",  # of a small shape by many ranks
     r"ranks must be at least \d+|ranks \d+ or more",
     r"schedule .* requires|requires .*(stages|pipeline|micro-batches|layers)",

@@ -275,7 +275,8 @@ std::map<Category, std::size_t> expected_peaks(const Trainer& trainer, const Rou
       {Category::gradients, states.gradients},
       {Category::optimizer, states.optimizer},
       {Category::activations, passage.activations},
-      {Category::buffers, states.buffers + passage.buffers + codes + scratch}};
+      {Category::buffers, states.buffers + passage.buffers + scratch}};
+  if (codes > 0) peaks[Category::compression] = codes;
   if (link.is_rendezvous()) peaks[Category::links] = calls.staging();
   return peaks;
 }

@@ -38,8 +38,9 @@ collectives::CallsCost cost_of_calls(const Trainer& trainer);
 std::vector<std::string> groups_by_library(const Trainer& trainer);
 
 // Peak bytes by category over a step that is not the first. buffers: the decay mask, the norm's
-// doubles, the scratch of collectives, and the buffers of PassagePeaks. links, only of rendezvous
-// links: the staging of collectives. rows: of the step. updates: before it.
+// doubles, the scratch of collectives, and the buffers of PassagePeaks. compression: on a GPU, with
+// the longest lists of all steps so far. links, only of rendezvous links: the staging of
+// collectives. rows: of the step. updates: before it.
 std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer,
                                                         const RoutedRows& rows = {},
                                                         std::int64_t updates = 0);

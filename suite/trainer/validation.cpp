@@ -152,10 +152,6 @@ void validate_compression(const TrainingConfig& config) {
     throw std::invalid_argument(
         "gradient-compression requires dtype float or bfloat16 (got half), because residuals do "
         "not follow a loss scale");
-  if (const std::string why = collectives::why_no_compression(
-          config.zero.options.gradient_compression.algorithm, config.transport);
-      !why.empty())
-    throw std::invalid_argument("gradient-compression: " + why);
 }
 
 void validate_one_bit(const TrainingConfig& config, const zero::MatrixLimits& limits) {

@@ -197,6 +197,10 @@ harness::Cost StepUnit::cost() const {
 void StepUnit::judge_step(harness::Judge& judge) {
   last_timeline_ = trainer_->timeline();
   by_library_ = groups_by_library(*trainer_);
+  if (!peaks_.empty()) {  // sparse codes may have become longer in later steps
+    const auto compression = machine::Category::compression;
+    peaks_[compression] = context_.device.ledger().peak(compression);
+  }
   judge_memory(judge, *trainer_, peaks_, rows_, updates_);
   sent_ = judge_volume(judge, *trainer_);
   judge_schedule(judge, *trainer_);

@@ -26,6 +26,23 @@ SHARDMARK_BOTH inline A join_warp(A mine, const Join& join) {
   return mine;
 }
 
+// The sum of the lanes before this one, and of all of them.
+struct LaneSums {
+  std::int32_t before, total;
+};
+
+SHARDMARK_BOTH inline LaneSums sums_of_warp([[maybe_unused]] int lane, std::int32_t mine) {
+  std::int32_t sum_to = mine, total = 0;
+#ifdef SHARDMARK_DEVICE_PASS
+  for (int distance = 1; distance < warp_size; distance *= 2) {
+    const std::int32_t below = __shfl_up_sync(every_lane, sum_to, static_cast<unsigned>(distance));
+    if (lane >= distance) sum_to += below;
+  }
+  total = __shfl_sync(every_lane, sum_to, warp_size - 1);
+#endif
+  return {sum_to - mine, total};
+}
+
 SHARDMARK_BOTH inline int thread_of_block() {
 #ifdef SHARDMARK_DEVICE_PASS
   return static_cast<int>(threadIdx.x);
@@ -53,6 +70,25 @@ struct LanesBase {
     for (std::int64_t c = Lanes::lane(); c < n; c += Lanes::width) mine = larger(mine, body(c));
     return Lanes::join(mine, larger);
   }
+  template <class Body, class Put>
+  SHARDMARK_BOTH std::int32_t sums_before(std::int64_t n, const Body& body, const Put& put) const {
+    std::int32_t before = 0;
+    for (std::int64_t first = 0; first < n; first += Lanes::width) {
+      const std::int64_t c = first + Lanes::lane();
+      const LaneSums sums = Lanes::sums_of_lanes(c < n ? body(c) : 0);
+      if (c < n) put(c, before + sums.before);
+      before += sums.total;
+    }
+    return before;
+  }
+  template <class Is, class Put>
+  SHARDMARK_BOTH void list(std::int64_t n, const Is& is, const Put& put) const {
+    sums_before(
+        n, [&](std::int64_t c) { return is(c) ? 1 : 0; },
+        [&](std::int64_t c, std::int32_t before) {
+          if (is(c)) put(before, c);
+        });
+  }
   // A row may exceed the registers, so `use` recomputes each value that it reads twice.
   template <class A, class Body, class Use>
   SHARDMARK_BOTH void remember(std::int64_t /*n*/, const Body& body, const Use& use) const {
@@ -67,6 +103,9 @@ struct WarpLanes : LanesBase<WarpLanes> {
   template <class A, class Join>
   SHARDMARK_BOTH static A join(A mine, const Join& join_two) {
     return join_warp(mine, join_two);
+  }
+  SHARDMARK_BOTH static LaneSums sums_of_lanes(std::int32_t mine) {
+    return sums_of_warp(lane(), mine);
   }
 };
 
@@ -85,6 +124,22 @@ struct BlockLanes : LanesBase<BlockLanes> {
     for (int warp = 1; warp < warps_per_block; ++warp) mine = join_two(mine, of_warp[warp]);
 #endif
     return mine;
+  }
+  SHARDMARK_BOTH static LaneSums sums_of_lanes(std::int32_t mine) {
+    LaneSums sums = sums_of_warp(lane() % warp_size, mine);
+#ifdef SHARDMARK_DEVICE_PASS
+    SHARDMARK_SHARED(std::int32_t, of_warp, [warps_per_block]);
+    const int own = lane() / warp_size;
+    __syncthreads();  // all threads have read the array of the previous sum
+    if (lane() % warp_size == 0) of_warp[own] = sums.total;
+    __syncthreads();
+    sums.total = 0;
+    for (int warp = 0; warp < warps_per_block; ++warp) {
+      if (warp < own) sums.before += of_warp[warp];
+      sums.total += of_warp[warp];
+    }
+#endif
+    return sums;
   }
 };
 

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "machine/device/device.h"
@@ -51,6 +53,37 @@ struct HostLanes {
                    [](A a, A b) { return a < b ? b : a; });
   }
 
+  template <class Body, class Put>
+  std::int32_t sums_before(std::int64_t n, const Body& body, const Put& put) const {
+    std::int32_t before = 0;
+    for (std::int64_t c = 0; c < n; ++c) {
+      const std::int32_t own = body(c);
+      put(c, before);
+      before += own;
+    }
+    return before;
+  }
+
+  // Listed elements are expected to be few: a vectorized comparison writes the bytes of a run, of
+  // which eight are read at once.
+  template <class Is, class Put>
+  void list(std::int64_t n, const Is& is, const Put& put) const {
+    static_assert(std::endian::native == std::endian::little);
+    constexpr int run = 256, together = 8;
+    std::int64_t place = 0, c = 0;
+    for (; c + run <= n; c += run) {
+      std::uint8_t found[run];
+      for (int i = 0; i < run; ++i) found[i] = is(c + i) ? 1 : 0;
+      for (int first = 0; first < run; first += together) {
+        std::uint64_t left;
+        std::memcpy(&left, found + first, together);
+        for (; left != 0; left &= left - 1) put(place++, c + first + std::countr_zero(left) / 8);
+      }
+    }
+    for (; c < n; ++c)
+      if (is(c)) put(place++, c);
+  }
+
   template <class A, class Body, class Use>
   void remember(std::int64_t n, const Body& body, const Use& use) const {
     constexpr std::int64_t most = 4096;  // fits next to a row in the L1 cache
@@ -64,6 +97,10 @@ struct HostLanes {
  private:
   template <class A, class Body, class Join>
   static A fold(std::int64_t n, A start, const Body& body, const Join& join) {
+    if constexpr (std::is_integral_v<A>) {  // equal in any order
+      for (std::int64_t c = 0; c < n; ++c) start = join(start, body(c));
+      return start;
+    }
     A partial[width];
     std::fill_n(partial, width, start);
     std::int64_t c = 0;

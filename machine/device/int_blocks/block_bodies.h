@@ -27,6 +27,12 @@ SHARDMARK_BOTH inline std::int32_t magnitude_bits(float value) {
   return static_cast<std::int32_t>(detail::bits_as<std::uint32_t>(value) & 0x7fffffffu);
 }
 
+inline constexpr std::int32_t infinite_magnitude = 0x7f800000;
+
+SHARDMARK_BOTH inline bool is_finite(float value) {
+  return magnitude_bits(value) < infinite_magnitude;
+}
+
 // Returns the scale of a block in the bits of bfloat16: 0 if all q are zero, NaN if a value is out
 // of range. largest: the largest bits of a magnitude, in which NaN is above infinity.
 SHARDMARK_BOTH inline std::uint16_t block_scale(std::int32_t largest, int levels) {

@@ -4,6 +4,9 @@
 //   lanes.template sum<A>(n, f) the sum of f(col), known to every lane, in an order fixed by n
 //   lanes.template max<A>(n, f) the maximum of f(col), likewise; minus infinity if n is 0
 //   lanes.template remember<A>(n, f, use)   use(f), or use of the stored f(col) for every col < n
+//   lanes.sums_before(n, f, put) put(col, the sum of f over the columns before it), in int32;
+//                               returns the sum of all
+//   lanes.list(n, is, put)      put(j, col) for the j-th col for which is(col)
 //   lanes.leads()               true in the one lane that writes per-row results
 // A value that one `each` writes may be read only by the same column of a later `each`.
 
