@@ -30,13 +30,18 @@ SHARDMARK_BOTH inline float load_float(const std::uint8_t* from) {
   return detail::bits_as<float>(bits);
 }
 
-// Rounds to nearest, ties to even, if |x| < 2^22.
-SHARDMARK_BOTH inline float rounded(float x) {
+// To nearest, ties to even, of a number below 2^22.
+struct Rounded {
+  float q;
+  std::uint32_t bits;  // end with those of the integer q
+};
+SHARDMARK_BOTH inline Rounded rounded(float x) {
   constexpr float shift = 0x1.8p23f;
-  return (x + shift) - shift;
+  const float shifted = x + shift;
+  return {shifted - shift, detail::bits_as<std::uint32_t>(shifted)};
 }
 
-inline constexpr std::uint32_t bits_of_nan = 0x7fc00000u, bits_of_infinity = 0x7f800000u;
+inline constexpr std::uint32_t bits_of_nan = 0x7fc00000u;
 
 // What a decoding body reads and writes: decode_floats' arguments.
 struct CodedTerms {
@@ -76,26 +81,24 @@ struct IntBlock {
       if (lanes.leads()) store_float(scale, to);
       if constexpr (bits == 8) {
         lanes.each(size, [=](std::int64_t i) {
-          const float q = rounded(from[i] * by);
-          body[i] = static_cast<std::uint8_t>(static_cast<int>(q));
-          from[i] -= q * scale;
+          const Rounded r = rounded(from[i] * by);
+          body[i] = static_cast<std::uint8_t>(r.bits);
+          from[i] -= r.q * scale;
         });
       } else {
-        // A lane has the same i in all loops, so it reads both of its values before it writes them.
         const std::int64_t half = (size + 1) / 2, pairs = size / 2;
+        float* const second = from + half;
         lanes.each(pairs, [=](std::int64_t i) {
-          const auto low = static_cast<int>(rounded(from[i] * by));
-          const auto high = static_cast<int>(rounded(from[i + half] * by));
-          body[i] = static_cast<std::uint8_t>((low & 0x0f) | (high & 0x0f) << 4);
+          const Rounded low = rounded(from[i] * by), high = rounded(second[i] * by);
+          body[i] = static_cast<std::uint8_t>((low.bits & 0x0fu) | (high.bits & 0x0fu) << 4);
+          from[i] -= low.q * scale;
+          second[i] -= high.q * scale;
         });
-        if (pairs < half)
-          lanes.each(half, [=](std::int64_t i) {
-            if (i == pairs)
-              body[i] = static_cast<std::uint8_t>(static_cast<int>(rounded(from[i] * by)) & 0x0f);
-          });
-        const auto keep_rest = [=](float* value) { *value -= rounded(*value * by) * scale; };
-        lanes.each(half, [=](std::int64_t i) { keep_rest(from + i); });
-        lanes.each(pairs, [=](std::int64_t i) { keep_rest(from + half + i); });
+        if (pairs < half && lanes.leads()) {
+          const Rounded last = rounded(from[pairs] * by);
+          body[pairs] = static_cast<std::uint8_t>(last.bits & 0x0fu);
+          from[pairs] -= last.q * scale;
+        }
       }
     }
   };
@@ -136,7 +139,7 @@ struct EncodeSigns {
   template <class Lanes>
   SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
     const auto root = static_cast<float>(std::sqrt(*squares / static_cast<double>(count)));
-    const bool finite = static_cast<std::uint32_t>(magnitude_bits(root)) < bits_of_infinity;
+    const bool finite = is_finite(root);
     const float scale = finite ? root : detail::bits_as<float>(bits_of_nan);
     if (block == 0 && lanes.leads()) store_float(scale, codes);
     float* const from = values + block * float_block;
@@ -195,8 +198,7 @@ struct EncodeNarrow {
     lanes.each(size, [=](std::int64_t i) { to[i] = narrow<T>(from[i]); });
     lanes.each(size, [=](std::int64_t i) {
       const float carried = widen(to[i]), rest = from[i] - carried;
-      const bool finite = static_cast<std::uint32_t>(magnitude_bits(carried)) < bits_of_infinity;
-      from[i] = finite ? rest : 0.0f;
+      from[i] = is_finite(carried) ? rest : 0.0f;
     });
   }
 };
