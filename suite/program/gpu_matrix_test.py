@@ -48,13 +48,15 @@ def on_two_hosts(words, ranks):
     return command
 
 
-def spread(cases, most):
-    """Returns at most so many of the cases, evenly spread."""
-    return cases if len(cases) <= most else [cases[i * len(cases) // most] for i in range(most)]
+def spread(cases, most, turn=0):
+    """Returns at most so many of the cases, evenly spread; others at other turns."""
+    return cases if len(cases) <= most else [cases[(i * len(cases) // most + turn) % len(cases)] for i in range(most)]
 
 
 class Gpus(TemporaryFolder):
     MOST = None  # cases of a unit in a launch
+    MOST_STEPS = 10  # cases of a training step in a launch; each launch has others
+    turn = 0
     counts = collections.Counter()
     skipped = collections.Counter()
     refused = collections.Counter()
@@ -82,7 +84,7 @@ class Gpus(TemporaryFolder):
             planned = shardmark("run", unit, "--profile", "smoke", *SHORT, *flags, *gpu_matrix.SHAPES.get(unit, []),
                                 "--benchmark_list_tests")
             if planned.returncode == 0 and planned.stdout.strip():
-                found[unit] = planned.stdout.split()
+                found[unit] = planned.stdout.splitlines()  # arguments of models have spaces
                 continue
             reason = planned.stderr.strip().removeprefix("shardmark: ").removeprefix("error: ")
             self.assertTrue(allowed(reason, gpu_matrix.REFUSALS), f"{unit} {' '.join(flags)}: {reason}")
@@ -98,8 +100,10 @@ class Gpus(TemporaryFolder):
             self.expect_launch_ruled(cases_of, shape, flags, ranks, hosts, order)
 
     def expect_launch_ruled(self, of, shape, flags, ranks, hosts, order):
-        if self.MOST:
-            what = [name for cases in of.values() for name in spread(cases, self.MOST)]
+        most = self.MOST_STEPS if set(of) <= set(gpu_matrix.STEPS) else self.MOST
+        if most:
+            what = [name for cases in of.values() for name in spread(cases, most, self.turn)]
+            self.turn += 1
         else:
             what = [*of, "--profile", "smoke", *flags, *shape]
         done = self.launch([*what, *SHORT], ranks, hosts, order)
@@ -135,9 +139,11 @@ class Gpus(TemporaryFolder):
             with self.subTest(grid=grid):
                 self.expect_ruled(of or gpu_matrix.STEPS, one_case("gpt_step", flags) if one else flags, ranks, hosts, order)
 
-    def every_zero_stage(self, transport, order="lazy", more=(), one=False):
+    def every_zero_stage(self, transport, order="lazy", more=()):
+        before = self.counts["pass"]
         self.steps_between(transport, 8, order=order, of=["gpt_step"], grids=[gpu_matrix.ZERO_GRID],
-                           more=["--zero-stage", "0,1,2,3", *more], one=one)
+                           more=["--zero-stage", "0,1,2,3", "--model", "tiny", "--sequence-parallel", "on", *more], one=True)
+        self.assertEqual(self.counts["pass"] - before, 4)  # another axis would make it longer
 
     def two_hosts(self):
         """Skips the test if this machine cannot have two hosts."""
@@ -163,17 +169,12 @@ class CrossSection(Gpus):
     def test_units_of_one_gpu(self):
         self.units_between("cuda_ipc", 1, of=["gemm", "memory_bandwidth", "self_attention"])
 
-    # In addition to neutral values.
-    ONE = [*gpu_matrix.OURS, "--sequence-parallel", "on"]
-
     def test_a_step_of_all_degrees(self):
-        before = self.counts["pass"]
-        self.every_zero_stage("nccl", more=["--model", "tiny", *self.ONE], one=True)
-        self.assertEqual(self.counts["pass"] - before, 4)  # another axis would make it longer
+        self.every_zero_stage("nccl", more=gpu_matrix.OURS)
 
     def test_other_models(self):
         self.steps_between("nccl", 4, of=["gpt_step"], grids=[(2, 2, 1)], sequences=2,
-                           more=["--model", "bert_tiny,t5_tiny", "--zero-stage", "1", *self.ONE], one=True)
+                           more=["--model", "bert_tiny,t5_tiny", "--zero-stage", "1", "--sequence-parallel", "on", *gpu_matrix.OURS], one=True)
 
     def test_streams_in_another_order(self):
         for transport, seed in (("cuda_ipc", 1), ("nccl", 2)):
@@ -186,7 +187,7 @@ class CrossSection(Gpus):
 
 
 class Matrix(Gpus):
-    """Hours of two cores."""
+    """Hours of two cores. A training step takes ten of its cases to each launch, and others to the next one."""
 
     def test_units(self):
         for transport in gpu_matrix.TRANSPORTS:
