@@ -35,8 +35,10 @@ namespace suite {
 // Rows that the ranks that exchange tokens have for each expert (layers::MoeCase's), likewise.
 using RoutedRows = std::vector<std::vector<std::vector<std::int64_t>>>;
 
+// One stage receives nothing, over any link.
 inline pipeline::Receives receives_of(const TrainingConfig& config) {
-  return config.pipeline.p2p_overlap ? pipeline::Receives::ahead : pipeline::Receives::when_needed;
+  return config.pipeline.p2p_overlap && config.degrees.pp > 1 ? pipeline::Receives::ahead
+                                                              : pipeline::Receives::when_needed;
 }
 
 class Trainer {
