@@ -184,6 +184,7 @@ class CrossSection(Gpus):
     def test_two_hosts(self):
         self.two_hosts()
         self.units_between("nccl", 4, hosts=2, of=["all_to_all", "zero_options"])
+        self.steps_between("nccl", 2, hosts=2, of=["gpt_step"], grids=[(1, 1, 2)], more=["--model", "tiny"], one=True)
 
 
 class Matrix(Gpus):
