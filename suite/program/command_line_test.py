@@ -52,6 +52,12 @@ class Help(TemporaryFolder):
             for option, value in re.findall(r"^  (-[\w, -]+?)(?: ([A-Z0][^ ]*))?(?:  |$)", text, re.MULTILINE):
                 self.assertIn(value or "N", VALUES, (words, option))
 
+    def test_options_of_a_training_step_are_in_its_help_only(self):
+        for units in (["all_reduce"], ["gemm", "mlp"]):
+            self.assertNotIn("--megatron-arguments", self.help_of("run", *units))
+        for units in ([], ["gpt_step"], ["gemm", "training_speed"], ["gpt_grid"]):
+            self.assertIn("--megatron-arguments", self.help_of("run", *units))
+
     def test_unknown_commands_are_errors_even_with_help(self):
         self.assertIn("unknown command 'colective'; did you mean 'collective'?", self.refused("colective", "--help"))
         self.assertIn("unknown command 'nonsense'; known: run, list,", self.refused("nonsense", "--help"))

@@ -53,7 +53,8 @@ struct Texts {
   bool strong = false, weak = false;
 };
 
-void add_options(Options& options, RunCommandLine& line, Texts& texts) {
+// lists_steps: in the help, the options of a training step.
+void add_options(Options& options, RunCommandLine& line, Texts& texts, bool lists_steps) {
   options.arguments("UNIT", line.units, "a unit, or the name of a case");
   options.argument_choices(unit_names);
   options.pass("--benchmark_", line.options.google_flags);
@@ -96,7 +97,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.texts("--inject", "KIND:KEY=VALUE,...", texts.faults,
                 "inject a fault; the run is never accepted", false);
 
-  options.group("Training step (gpt_step, training_speed)");
+  options.group(lists_steps ? "Training step (gpt_step, training_speed)" : "");
   options.text("--config", "FILE", line.deepspeed_file, "a ds_config.json");
   options.text("--megatron-arguments", "FILE", line.megatron_file, "arguments of Megatron-LM");
   options.flag("--ignore-unknown-keys", line.ignore_unknown_keys,
@@ -189,16 +190,21 @@ std::optional<RunCommandLine> parse(const std::vector<std::string>& words) {
   Texts texts;
   const bool scales = words.front() == "scale";
   // The help of a unit has no description, to leave room for the unit's axes.
-  const bool names_unit = std::ranges::any_of(harness::families(), [&](const auto* family) {
-    return std::ranges::find(words, family->name()) != words.end();
-  });
+  bool names_unit = false, names_step = false;
+  for (const harness::Family* family : harness::families()) {
+    if (std::ranges::find(words, family->name()) == words.end()) continue;
+    names_unit = true;
+    names_step = names_step || std::ranges::any_of(family->axes({}), [](const auto& axis) {
+                   return axis.name == "global-batch-size";
+                 });
+  }
   Options options(words.front(), "[UNIT...]",
                   names_unit ? ""
                   : scales   ? "Runs units while one degree grows with the ranks. Also takes the "
                                "options of run."
                              : "Measures and judges units; all units if none is named.");
   if (scales) add_scaling_options(options, texts);
-  add_options(options, line, texts);
+  add_options(options, line, texts, names_step || !names_unit);
   options.group("");
   std::set<std::string> axes;
   for (const harness::Family* family : harness::families())
