@@ -121,8 +121,9 @@ struct PlaceBlocks {
   }
 };
 
-// Calls put(j, i) for the j-th chosen element i of the list.
-template <class Put>
+// Calls put(j, i) for each chosen element i, whose place in the list is j: of the bound's
+// magnitude, or above it.
+template <bool equal, class Put>
 struct TakeChosen {
   const float* values;
   std::int64_t count;
@@ -133,22 +134,21 @@ struct TakeChosen {
   template <class Lanes>
   SHARDMARK_BOTH void operator()(std::int64_t block, const Lanes& lanes) const {
     const std::int32_t chosen = state->chosen, bound = state->bound;
-    const std::int32_t *const above = counts.above + block, *const equal = counts.equal + block;
-    const std::int32_t above_before = above[0], equal_before = state->above + equal[0];
-    const bool has_equal = equal[1] > equal[0] && equal_before < chosen;
-    const bool has_above = above[1] > above[0] && chosen > 0;
-    const std::int64_t begin = block * selection_block, size = size_of_part(count, block);
+    const std::int32_t* const before = (equal ? counts.equal : counts.above) + block;
+    const std::int32_t first = before[0] + (equal ? state->above : 0);
+    const bool takes = before[1] > before[0] && first < chosen;
+    const std::int64_t begin = block * selection_block;
     const float* const from = values + begin;
     const Put to = put;
-    // First, because a taken element may have the magnitude of the bound, zero.
     lanes.list(
-        has_equal ? size : 0, [=](std::int64_t i) { return magnitude_bits(from[i]) == bound; },
+        takes ? size_of_part(count, block) : 0,
+        [=](std::int64_t i) {
+          const std::int32_t bits = magnitude_bits(from[i]);
+          return equal ? bits == bound : bits > bound;
+        },
         [=](std::int64_t j, std::int64_t i) {
-          if (equal_before + j < chosen) to(equal_before + j, begin + i);
+          if (!equal || first + j < chosen) to(first + j, begin + i);
         });
-    lanes.list(
-        has_above ? size : 0, [=](std::int64_t i) { return magnitude_bits(from[i]) > bound; },
-        [=](std::int64_t j, std::int64_t i) { to(above_before + j, begin + i); });
   }
 };
 
@@ -298,6 +298,7 @@ class SelectionKernels : public Selection {
                    Launch launch, Tensor state)
       : Selection(state.slice(0, {1})),
         count_(count),
+        choice_(choice),
         launch_(std::move(launch)),
         state_(std::move(state)),
         counts_(device, Dtype::int32, {3 * (blocks_of(count) + 1)}, category) {
@@ -328,10 +329,17 @@ class SelectionKernels : public Selection {
   }
   template <class Put>
   void take_chosen(const Tensor& values, const Put& put) {
-    by_block(count_, TakeChosen<Put>{values.as<float>(), count_, state(), counts(), put});
+    // Those of the bound's magnitude first: the others are zero then, which may be that magnitude.
+    if (choice_ == Choice::largest) take_part<true>(values, put);
+    take_part<false>(values, put);
+  }
+  template <bool equal, class Put>
+  void take_part(const Tensor& values, const Put& put) {
+    by_block(count_, TakeChosen<equal, Put>{values.as<float>(), count_, state(), counts(), put});
   }
 
   std::int64_t count_;
+  Choice choice_;
   Launch launch_;
   Tensor state_, counts_, squares_;
 };
