@@ -102,6 +102,21 @@ class OnDevice : public testing::TestWithParam<std::tuple<Device::Kind, Dtype>> 
     expect_within(to_doubles(out), values, errors, out.dtype());
   }
 
+  Stream& stream() { return device_->stream(); }
+  template <class T>
+  Tensor on_device(Dtype dtype, const std::vector<T>& values) {
+    Tensor tensor(*device_, dtype, {std::ssize(values)}, Category::buffers);
+    stream().copy(tensor.data(), values.data(), tensor.bytes());
+    stream().synchronize();
+    return tensor;
+  }
+  template <class T>
+  std::vector<T> from_device(const Tensor& tensor) {
+    std::vector<T> values(static_cast<std::size_t>(tensor.size()));
+    stream().copy(values.data(), tensor.data(), tensor.bytes());
+    stream().synchronize();
+    return values;
+  }
   template <class T>
   Memory upload(const std::vector<T>& values) {
     Memory memory = device_->allocate(values.size() * sizeof(T), Category::buffers);

@@ -96,7 +96,6 @@ TEST(DynamicMap, TablesHaveItsCodesAndNumbers) {
 
 class AdamW8BitKernel : public OnDevice {
  protected:
-  Stream& stream() { return device_->stream(); }
   Moments8Bit moments(std::int64_t elements) {
     return zero_moments(*device_, elements, Category::buffers);
   }

@@ -48,7 +48,6 @@ int nearest_code(Dtype float8, double value) {
 
 class ScaledCodes : public OnDevice {
  protected:
-  Stream& stream() { return device_->stream(); }
   std::vector<int> bits_of(const Tensor& codes) {
     std::vector<std::uint8_t> bytes(codes.bytes());
     stream().copy(bytes.data(), codes.data(), bytes.size());

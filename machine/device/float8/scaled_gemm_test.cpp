@@ -31,7 +31,6 @@ struct Coded {
 
 class ScaledGemm : public OnDevice {
  protected:
-  Stream& stream() { return device_->stream(); }
   int capability() { return device_->compute_capability(); }
   std::string why_not(const ScaledProduct& product) {
     return why_not_scaled_gemm(capability(), product);

@@ -36,21 +36,6 @@ std::vector<float> random_values(std::int64_t count) {
 
 class FloatCodes : public OnDevice {
  protected:
-  Stream& stream() { return device_->stream(); }
-  template <class T>
-  Tensor on_device(Dtype dtype, const std::vector<T>& values) {
-    Tensor tensor(*device_, dtype, {std::ssize(values)}, Category::buffers);
-    stream().copy(tensor.data(), values.data(), tensor.bytes());
-    stream().synchronize();
-    return tensor;
-  }
-  template <class T>
-  std::vector<T> from_device(const Tensor& tensor) {
-    std::vector<T> values(static_cast<std::size_t>(tensor.size()));
-    stream().copy(values.data(), tensor.data(), tensor.bytes());
-    stream().synchronize();
-    return values;
-  }
   Tensor squares() { return Tensor(*device_, Dtype::float64, {1}, Category::buffers); }
 
   // offset: of the code's first byte.

@@ -46,7 +46,6 @@ Coded second_reading(const double* values, int levels) {
 
 class BlockCodes : public OnDevice {
  protected:
-  Stream& stream() { return device_->stream(); }
   Tensor raw(std::int64_t bytes) {
     Tensor codes(*device_, Dtype::uint8, {bytes}, Category::buffers);
     const std::vector<std::uint8_t> noise(static_cast<std::size_t>(bytes), 0xa5);

@@ -31,12 +31,13 @@ SHARDMARK_BOTH inline std::int64_t size_of_part(std::int64_t count, std::int64_t
 struct ChoiceState {
   std::int32_t chosen;   // the first, for Selection::chosen
   std::int32_t bound;    // bits of a magnitude; all elements above it are chosen
-  std::int32_t k;        // and so many in total, of its own magnitude; 0: none
+  std::int32_t k;        // chosen in total, the rest from the bound's magnitude; 0: no rest
   std::int32_t above;    // elements above the bound
   std::int32_t refused;  // 1: chosen is not_finite
 };
 
-// Counts of each block, and then those of all blocks before it; the last is of all.
+// Counts of each block. PlaceBlocks replaces above and equal by those of all blocks before; their
+// last one is of all blocks.
 struct BlockCounts {
   std::int32_t *above, *equal, *not_finite;
 };
@@ -92,7 +93,6 @@ struct CountChosen {
   }
 };
 
-// Replaces counts by those of all blocks before.
 struct PlaceBlocks {
   BlockCounts counts;
   std::int64_t blocks;
@@ -225,7 +225,7 @@ class SelectionKernels : public Selection {
             Tensor(device, Dtype::int32, {sizeof(ChoiceState) / sizeof(std::int32_t)}, category)) {}
 
   void choose_largest(const Tensor& values, std::int64_t k) override {
-    check(values);
+    check(values, Choice::largest);
     SHARDMARK_CHECK(k, >=, 1);
     SHARDMARK_CHECK(k, <=, count_);
     set_bound(0, static_cast<std::int32_t>(k));
@@ -233,14 +233,14 @@ class SelectionKernels : public Selection {
     count_chosen(values);
   }
   void choose_at_least(const Tensor& values, float least) override {
-    check(values);
+    check(values, Choice::above);
     SHARDMARK_CHECK(magnitude_bits(least), >, 0);
     SHARDMARK_CHECK(magnitude_bits(least), <, infinite_magnitude);
     set_bound(magnitude_bits(least) - 1, 0);
     count_chosen(values);
   }
   void choose_deviations(const Tensor& values, double deviations) override {
-    check(values);
+    check(values, Choice::above);
     values.device().stream().kernels().sum_of_squares(values, squares_);
     launch_.rows(1, 1, SetBoundOfDeviations{state(), squares_.as<double>(), count_, deviations});
     count_chosen(values);
@@ -314,6 +314,10 @@ class SelectionKernels : public Selection {
     check_kind(Launch::kind, {&values});
     check_dtypes(Dtype::float32, {&values});
     check_sizes(count_, {&values});
+  }
+  void check(const Tensor& values, Choice choice) const {
+    check(values);
+    check_equal("the choice of a selection", static_cast<int>(choice_), static_cast<int>(choice));
   }
   static void check_lists(std::initializer_list<const Tensor*> lists) {
     check_kind(Launch::kind, lists);

@@ -53,22 +53,6 @@ std::vector<float> normal(std::int64_t count) {
 
 class Selections : public OnDevice {
  protected:
-  Stream& stream() { return device_->stream(); }
-  template <class T>
-  Tensor on_device(Dtype dtype, const std::vector<T>& values) {
-    Tensor tensor(*device_, dtype, {std::ssize(values)}, Category::buffers);
-    stream().copy(tensor.data(), values.data(), tensor.bytes());
-    stream().synchronize();
-    return tensor;
-  }
-  template <class T>
-  std::vector<T> from_device(const Tensor& tensor) {
-    std::vector<T> values(static_cast<std::size_t>(tensor.size()));
-    stream().copy(values.data(), tensor.data(), tensor.bytes());
-    stream().synchronize();
-    return values;
-  }
-
   // Takes the chosen elements of values, which are `expected`, and adds them to their rest.
   void expect_taken(Selection& selection, const Tensor& values, const Indices& expected) {
     ASSERT_EQ(from_device<std::int32_t>(selection.chosen())[0], std::ssize(expected));
@@ -245,8 +229,12 @@ TEST_P(Selections, RefuseWhatDoesNotMatch) {
   EXPECT_THROW(selection->choose_largest(five, 1), std::logic_error);
   EXPECT_THROW(selection->choose_largest(four, 0), std::logic_error);
   EXPECT_THROW(selection->choose_largest(four, 5), std::logic_error);
+  EXPECT_THROW(selection->choose_at_least(four, 1), std::logic_error) << "made for the largest";
+  EXPECT_THROW(selection->choose_deviations(four, 1), std::logic_error) << "made for the largest";
+  const auto above = make_selection(*device_, 4, Choice::above, Category::buffers);
+  EXPECT_THROW(above->choose_largest(four, 1), std::logic_error) << "made for a bound";
   for (const float least : {0.0f, inf, nan})
-    EXPECT_THROW(selection->choose_at_least(four, least), std::logic_error);
+    EXPECT_THROW(above->choose_at_least(four, least), std::logic_error);
   EXPECT_THROW(selection->take(four, words, four), std::logic_error);
   EXPECT_THROW(selection->add(words, words.slice(0, {3}), four), std::logic_error);
 }
