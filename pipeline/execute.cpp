@@ -304,7 +304,8 @@ void Executor::compute(const Stage& stage, const Action& action, const Tensor& o
 template <class Work>
 void Executor::timed(Doing doing, const Action& action, const Work& work) {
   const double start_s = machine::steady_s() - timeline_.origin_s;
-  Queued queued{doing, action, streamed_ ? device_.stream().record() : nullptr, nullptr};
+  const bool queues = streamed_ && times_ == Times::measured;
+  Queued queued{doing, action, queues ? device_.stream().record() : nullptr, nullptr};
   if (doing == Doing::compute) {
     const machine::During computing(part_of(action.kind));
     work();
@@ -312,15 +313,18 @@ void Executor::timed(Doing doing, const Action& action, const Work& work) {
     const machine::DuringMessage message(links_.activations.group().name);
     work();
   }
-  if (streamed_) {
+  if (queues) {
     queued.end = device_.stream().record();
     queued_.push_back(std::move(queued));
+  } else if (times_ == Times::none) {
+    timeline_.events.push_back({doing, action, 0, 0});
   } else {
     timeline_.events.push_back({doing, action, start_s, machine::steady_s() - timeline_.origin_s});
   }
 }
 
-void Executor::run(const Stage& stage) {
+void Executor::run(const Stage& stage, Times times) {
+  times_ = times;
   for (const Action& action : plan_) {
     const bool given[] = {bool(stage.forward), bool(stage.backward_input),
                           bool(stage.backward_weights), bool(stage.backward)};
@@ -368,12 +372,14 @@ void Executor::run(const Stage& stage) {
       --in_flight;
     }
   }
+  if (links_.activations.size() == 1) return;
   if (!exchanges_.empty()) {
     exchange_before(plan_.size());  // no message is left
-    return links_.activations.end_before_device();
+    links_.activations.end_before_device();
+    for (auto& [channel, box] : outboxes_) std::ranges::fill(box.ends, nullptr);
+    return;
   }
-  std::optional<machine::DuringMessage> message;
-  if (links_.activations.size() > 1) message.emplace(group);
+  const machine::DuringMessage message(group);
   links_.activations.flush();
   if (&links_.gradients != &links_.activations) links_.gradients.flush();
   for (machine::Link* link : {&links_.activations, &links_.gradients}) link->end_before_device();

@@ -111,11 +111,13 @@ class Executor {
            Receives receives = Receives::when_needed);
 
   const StageSchedule& plan() const { return plan_; }
+  enum class Times : unsigned char { measured, none };
   // Runs one step: every action of this stage, in order. Collective over the links' group. Returns
   // when the neighbours have received all messages, for links with a stream in its order. Messages
   // count on the links under (send_receive, boundary dtype). Throws std::invalid_argument if the
-  // stage lacks a callable that the schedule needs.
-  void run(const Stage& stage);
+  // stage lacks a callable that the schedule needs. While the device's stream is captured, the step
+  // has no times: its timeline has only the order.
+  void run(const Stage& stage, Times times = Times::measured);
   // Returns the times of the last step. For links with a stream they are times of the device, and
   // the first call after a step waits for the stream.
   const Timeline& timeline();
@@ -173,6 +175,7 @@ class Executor {
   std::map<std::pair<Content, int>, Outbox> outboxes_;  // by content and receiver
   machine::Tensor staged_in_;
   std::unique_ptr<machine::Event> slot_free_;  // of the message that is received ahead in a stream
+  Times times_ = Times::measured;
   Timeline timeline_;
   std::vector<Queued> queued_;               // the events that timeline_ lacks
   std::unique_ptr<machine::Worker> worker_;  // last: its job uses the slots

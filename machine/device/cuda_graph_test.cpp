@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <set>
 #include <stdexcept>
+#include <vector>
 
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
@@ -71,6 +74,87 @@ TEST_F(CudaGraphs, EventsOrderStreamsInAGraph) {
     expect_all(copy, 2 * launch - 1);
     expect_all(sum, 2 * launch);
   }
+}
+
+// Memory of a graph is not used by others while the graph exists: later tensors would change.
+TEST_F(CudaGraphs, AGraphKeepsTheMemoryThatItAllocated) {
+  const Tensor sum = tensor(0), one = tensor(1);
+  Tensor kept;
+  auto graph = stream().capture([&] {
+    for (int i = 0; i < 3; ++i) {
+      const Tensor part{*device_, Dtype::float32, {1000}, Category::buffers};
+      kernels().scale(one, 10, part);
+      kernels().add(sum, part, sum);
+    }
+    kept = Tensor{*device_, Dtype::float32, {1000}, Category::buffers};
+    stream().copy(kept.data(), sum.data(), sum.bytes());
+  });
+  std::vector<Tensor> later;
+  for (int i = 0; i < 8; ++i) later.push_back(tensor(5));
+  for (int launch = 1; launch <= 3; ++launch) {
+    graph->launch();
+    expect_all(sum, 30 * launch);
+    expect_all(kept, 30 * launch);
+  }
+  for (const Tensor& other : later) expect_all(other, 5);
+  graph.reset();
+  expect_all(kept, 90);
+  later.push_back(tensor(7));
+  expect_all(kept, 90);
+}
+
+TEST_F(CudaGraphs, AFreedBlockIsTakenAgainInTheCapture) {
+  const Tensor one = tensor(1);
+  std::set<const void*> places;
+  const auto other = device_->make_stream();
+  enum class User { own, other, other_and_joins };
+  const auto take = [&](User user) {
+    const Tensor part{*device_, Dtype::float32, {1000}, Category::buffers};
+    places.insert(part.data());
+    if (user == User::own) return kernels().scale(one, 2, part);
+    const auto ready = stream().record();
+    other->wait(*ready);
+    other->kernels().scale(one, 2, part);
+    if (user == User::other_and_joins) stream().wait(*other->record());
+  };
+  const auto blocks_of = [&](const std::vector<User>& users) {
+    places.clear();
+    const auto graph = stream().capture([&] {
+      for (const User user : users) take(user);
+      stream().wait(*other->record());
+    });
+    return places.size();
+  };
+  const User own = User::own, shared = User::other, joins = User::other_and_joins;
+  EXPECT_EQ(blocks_of({shared, own, own, own}), 2);  // the other stream may still write the first
+  EXPECT_EQ(blocks_of({shared, shared, shared}), 3);
+  EXPECT_EQ(blocks_of({joins, joins, joins, joins}), 2);  // each is joined by the next
+  EXPECT_EQ(blocks_of({shared, joins, own, own}), 2);
+}
+
+// The graph writes memory that its owner frees in the capture, so nobody else may have it.
+TEST_F(CudaGraphs, MemoryThatIsFreedInACaptureStaysTheGraphs) {
+  Tensor before = tensor(1);
+  const Tensor out = tensor(0);
+  const void* const place = before.data();
+  auto graph = stream().capture([&] {
+    kernels().fill(before, 4);
+    stream().copy(out.data(), before.data(), out.bytes());
+    before = Tensor();
+  });
+  std::vector<Tensor> later;
+  for (int i = 0; i < 8; ++i) later.push_back(tensor(5));
+  for (const Tensor& other : later) EXPECT_NE(other.data(), place);
+  graph->launch();
+  expect_all(out, 4);
+  for (const Tensor& other : later) expect_all(other, 5);
+  graph.reset();
+  bool found = false;
+  for (int i = 0; i < 8; ++i) {
+    later.push_back(tensor(6));
+    found = found || later.back().data() == place;
+  }
+  EXPECT_TRUE(found);
 }
 
 TEST_F(CudaGraphs, AFailedCaptureLeavesTheStreamUsable) {

@@ -35,7 +35,8 @@ class Event {
 };
 
 // Work that was captured once and is launched any number of times, in the stream that captured it.
-// The memory that the work uses must exist while a launch runs.
+// The memory that the work uses must exist while a launch runs; the graph keeps what was allocated
+// or freed during the capture.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -59,9 +60,10 @@ class Stream {
 
   // Calls queue_work and captures the work that it queues: on this stream, and on other streams
   // that wait for an event of this one and for which this one waits at the end. The work does not
-  // run. queue_work cannot wait for the device or allocate its memory, and no captured work waits
-  // for an event that was recorded before. So a first call without capture must have made what
-  // later calls keep. Null, without a call, if the device has no graphs.
+  // run. queue_work cannot wait for the device, and no captured work waits for an event that was
+  // recorded before. It may allocate memory of the device that it frees again. What later calls
+  // keep, a first call without capture must have made. Null, without a call, if the device has no
+  // graphs.
   virtual std::unique_ptr<Graph> capture(const std::function<void()>& /*queue_work*/) {
     return nullptr;
   }

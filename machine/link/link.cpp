@@ -99,4 +99,8 @@ void Link::reset_traffic() {
   for (auto& [label, traffic] : traffic_) traffic = {};
 }
 
+void Link::count(const std::map<TrafficLabel, Traffic>& repeated) {
+  for (const auto& [label, traffic] : repeated) traffic_[label] += traffic;
+}
+
 }  // namespace machine

@@ -152,6 +152,8 @@ class Link {
   const std::map<TrafficLabel, Traffic>& traffic() const { return traffic_; }
   Traffic total() const;
   void reset_traffic();
+  // Counts the messages of a graph's launch, which make no calls.
+  void count(const std::map<TrafficLabel, Traffic>& repeated);
 
  protected:
   explicit Link(Group group);

@@ -114,6 +114,9 @@ cudaError_t check_legacy(const std::shared_ptr<Queue>& queue) {
   return result;
 }
 
+// Of the calling thread (cudaThreadExchangeStreamCaptureMode).
+thread_local cudaStreamCaptureMode mode_of_thread = cudaStreamCaptureModeGlobal;
+
 cudaError_t invalidated() {
   return failed(cudaErrorStreamCaptureInvalidated, "an earlier call was not allowed");
 }
@@ -224,12 +227,13 @@ cudaError_t may_wait_for_device(int device) {
 }
 
 cudaError_t may_call_unsafe() {
-  if (!all().used) return cudaSuccess;
+  if (!all().used || mode_of_thread == cudaStreamCaptureModeRelaxed) return cudaSuccess;
   const std::lock_guard lock(all().mutex);
   cudaError_t result = cudaSuccess;
   for (const auto& capture : all().active)
-    if (capture->mode == cudaStreamCaptureModeGlobal ||
-        (capture->mode == cudaStreamCaptureModeThreadLocal &&
+    if ((capture->mode == cudaStreamCaptureModeGlobal &&
+         mode_of_thread == cudaStreamCaptureModeGlobal) ||
+        (capture->mode != cudaStreamCaptureModeRelaxed &&
          capture->thread == std::this_thread::get_id()))
       result = illegal(*capture, cudaErrorStreamCaptureUnsupported,
                        "the mode of the capture does not allow calls that may wait for the device");
@@ -269,6 +273,11 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   begun->add_lane(queue);
   all().active.push_back(std::move(begun));
   all().used = true;
+  return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, mode_of_thread);
   return cudaSuccess;
 }
 

@@ -231,6 +231,27 @@ TEST_F(Graphs, MemoryIsNotAllocatedInACapture) {
   }).join();
   expect_invalidated();
   EXPECT_CUDA(cudaFree(memory));
+  // A thread may say that captures do not depend on its calls.
+  for (const auto mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeGlobal}) {
+    begin(mode);
+    cudaStreamCaptureMode own = cudaStreamCaptureModeRelaxed;
+    EXPECT_CUDA(cudaThreadExchangeStreamCaptureMode(&own));
+    EXPECT_EQ(own, cudaStreamCaptureModeGlobal);
+    EXPECT_CUDA(cudaMalloc(&memory, 8));
+    EXPECT_CUDA(cudaThreadExchangeStreamCaptureMode(&own));
+    EXPECT_EQ(own, cudaStreamCaptureModeRelaxed);
+    EXPECT_EQ(cudaFree(memory), cudaErrorStreamCaptureUnsupported);
+    expect_invalidated();
+    EXPECT_CUDA(cudaFree(memory));
+  }
+  begin(cudaStreamCaptureModeGlobal);
+  std::thread([&] {
+    cudaStreamCaptureMode own = cudaStreamCaptureModeThreadLocal;
+    EXPECT_CUDA(cudaThreadExchangeStreamCaptureMode(&own));
+    EXPECT_CUDA(cudaMalloc(&memory, 8));
+  }).join();
+  EXPECT_CUDA(cudaGraphExecDestroy(end()));
+  EXPECT_CUDA(cudaFree(memory));
 }
 
 TEST_F(Graphs, DependenciesStayInACapture) {

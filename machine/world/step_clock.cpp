@@ -11,9 +11,17 @@
 namespace machine {
 namespace {
 
-constexpr std::string_view part_names[] = {
-    "other",  "data",      "forward", "recompute",    "backward input", "backward weights",
-    "bubble", "optimizer", "offload", "communication"};
+constexpr std::string_view part_names[] = {"other",
+                                           "data",
+                                           "graph",
+                                           "forward",
+                                           "recompute",
+                                           "backward input",
+                                           "backward weights",
+                                           "bubble",
+                                           "optimizer",
+                                           "offload",
+                                           "communication"};
 constexpr auto groups_begin = static_cast<std::size_t>(Part::communication);
 
 }  // namespace

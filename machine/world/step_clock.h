@@ -37,6 +37,7 @@ namespace machine {
 enum class Part : unsigned char {
   other,  // the rest of a step
   data,
+  graph,  // all that a launch of a graph repeats
   forward,
   recompute,
   backward_input,
@@ -132,6 +133,18 @@ class StepClock {
     int shown_ = 0;            // open ranges of the profiler
   };
   static inline constinit thread_local Recorder* here = nullptr;
+
+  // This thread records nothing while the object exists. For a capture, whose work does not run.
+  class Paused {
+   public:
+    Paused() : recorder_(std::exchange(here, nullptr)) {}
+    ~Paused() { here = recorder_; }
+    Paused(const Paused&) = delete;
+    Paused& operator=(const Paused&) = delete;
+
+   private:
+    Recorder* const recorder_;
+  };
 
   // A job that another thread does for a step. While it exists, it records on a lane of that name.
   // `clock` is the clock that ran when the job was queued (null: records nothing). It receives the

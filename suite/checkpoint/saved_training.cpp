@@ -204,7 +204,7 @@ SavedTraining train_saved(harness::Judge& judge, Trainer& trainer, const harness
   while (trainer.steps() < last) {
     trainer.forward_backward();
     training.losses.push_back(trainer.mean_loss());
-    trainer.optimizer_step().reduce();
+    trainer.reduce();
     trainer.update();
     context.world.board().mine().progress.fetch_add(1);
     const std::int64_t step = trainer.steps();

@@ -53,7 +53,8 @@ layers::GptConfig with_experts(layers::GptConfig shape, int num_experts, double 
 
 const std::vector<NamedModel>& models() {
   constexpr int bytes = Corpus::vocabulary;
-  constexpr int bytes_and_mask = 384;  // the mask is the last token (trainer/encoder_examples.h)
+  constexpr int bytes_and_mask =
+      384;  // the mask is the last token (trainer/tokens/encoder_examples.h)
   static const std::vector<NamedModel> table{
       {"tiny", {.layers = 2, .hidden = 32, .heads = 4, .vocabulary = bytes, .sequence = 32}},
       {"small", {.layers = 4, .hidden = 64, .heads = 4, .vocabulary = bytes, .sequence = 64}},

@@ -139,6 +139,39 @@ Key expert_tensor() {
   return key;
 }
 
+// What a capture does not allow: the host takes part, or launches differ.
+Key graph() {
+  using zero::OffloadDevice;
+  return axis("graph", "", AT(graph),
+              unaffected("the host's time for starting kernels is not predicted"),
+              "forward, backward and sums of gradients as one CUDA graph")
+      .also({.from = "--cuda-graph-scope", .values = {{"full_iteration", "true"}}})
+      .demanding({"transport nccl, because the host takes part in each message of the others",
+                  [](Config c) { return c.transport == machine::Transport::nccl; }})
+      .demanding(
+          {"hidden-dropout 0 and attention-dropout 0, because dropout differs between steps",
+           [](Config c) { return c.model.hidden_dropout == 0 && c.model.attention_dropout == 0; }})
+      .demanding({"a model without num-experts, because the host divides rows among experts",
+                  [](Config c) { return !c.model.has_experts(); }})
+      .demanding({"cpu-checkpointing off, because the host waits for the copies",
+                  [](Config c) { return !c.activations.cpu_checkpointing; }})
+      .demanding({"ds-sequence-parallel-fpdt-offloading off, because the host waits for the copies",
+                  [](Config c) { return !c.context.fpdt || !c.context.fpdt_offloading; }})
+      .demanding(
+          {"offload_param none, because the host copies the values",
+           [](Config c) { return c.zero.options.offload_param.device == OffloadDevice::none; }})
+      .demanding(
+          {"contiguous_gradients in ZeRO stage 2 and 3, because the host waits for copies of "
+           "single gradients",
+           [](Config c) { return c.zero.stage < 2 || c.zero.options.contiguous_gradients; }})
+      .demanding({"gradient-compression none and no 1-bit optimizer, because the host reads codes "
+                  "or steps differ",
+                  [](Config c) {
+                    return c.zero.options.gradient_compression.algorithm.empty() &&
+                           !c.optimizer.is_one_bit();
+                  }});
+}
+
 Key frozen() {
   Key key = axis("freeze", "", AT(frozen),
                  counted("gradients, their messages and states; MFU counts all parameters"),
@@ -333,6 +366,7 @@ std::vector<Key> step_keys() {
           {.least = 1, .most = 1048576}, &delayed_scaling),
       row("--fp8-amax-compute-algo", "", NAMED(fp8.algorithm, layers::amax_algorithm), numbers,
           {.choices = {"most_recent", "max"}}, &delayed_scaling),
+      graph(),
       axis("uneven-tokens", "", AT(uneven_tokens),
            counted("the number of tokens that count, which declared steps sum over dp"),
            "only a part of each sequence counts for the loss"),

@@ -170,6 +170,7 @@ struct TrainingConfig {
   Schedule schedule;
   Zero zero;
   layers::ActivationOptions activations{};
+  bool graph = false;        // forward, backward and the sums of gradients are a graph (trainer.h)
   layers::Fp8Options fp8{};  // products of the blocks' linear layers in 8 bits
   // Only a part of each sequence counts for the loss (counted_tokens). It differs between steps,
   // and is empty for some micro-batches and ranks.

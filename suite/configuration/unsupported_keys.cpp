@@ -96,7 +96,10 @@ constexpr Reason refused[] = {
      "data_efficiency compression_training weight_quantization quantize_training "
      "progressive_layer_drop eigenvalue"},
     {"values are gathered after each step", "", "disable_allgather=false"},
-    {"there are no CUDA graphs here", "", "graph_harvesting=false"},
+    {"a graph holds forward, backward and the sums of gradients", "--graph of shardmark run",
+     "graph_harvesting=false"},
+    {"a graph holds a whole iteration", "--cuda-graph-scope full_iteration",
+     "--enable-cuda-graph=false --external-cuda-graph=false --cuda-graph-impl=none|local"},
     {"every rank writes its file of a checkpoint to one folder", "--save of shardmark run",
      "checkpoint.use_node_local_storage=false checkpoint.parallel_write nebula datastates_ckpt"},
     {"axes are swept by the program", "shardmark run with lists of values", "autotuning"},

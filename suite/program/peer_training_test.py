@@ -3,7 +3,7 @@
 and of experts. Of the last two the first gradients are compared, too.
 
 PyTorch computes the model, its gradients and AdamW in double. Initial values, sequences and masks are drawn here again,
-after the comments of machine/device/random.h, layers/parameter.h and suite/trainer/encoder_examples.h. Without PyTorch the
+after the comments of machine/device/random.h, layers/parameter.h and suite/trainer/tokens/encoder_examples.h. Without PyTorch the
 test is skipped."""
 
 import json

@@ -112,7 +112,7 @@ Trained train(const TrainingConfig& config, const std::string& save = "", int st
       trainer.forward_backward();
       const double loss = trainer.mean_loss();
       if (world.rank() == 0) result.losses.push_back(loss);
-      trainer.optimizer_step().reduce();
+      trainer.reduce();
       trainer.update();
     }
   });

@@ -48,6 +48,7 @@ struct Column {
 // Returns the columns in the order of a step. Parts that did not occur are removed later.
 const std::vector<Column>& columns_in_order() {
   static const std::vector<Column> columns{{Part::data},
+                                           {Part::graph},
                                            {Part::forward},
                                            {Part::recompute},
                                            {Part::backward_input},
@@ -134,7 +135,8 @@ std::map<int, double> waited_for(const StepTimes& times) {
   return seconds;
 }
 
-void count(harness::Description& description, const Columns& columns) {
+// graph: what runs in it has no parts, so its communication and waiting are not known.
+void count(harness::Description& description, const Columns& columns, bool graph) {
   const StepBreakdown& all = description.step_breakdown;
   const auto ranks = static_cast<double>(all.ranks());
   double communication = 0, bubble = 0, hidden = 0, other = 0;
@@ -151,9 +153,10 @@ void count(harness::Description& description, const Columns& columns) {
     }
     for (const double seconds : all.hidden_s[rank]) hidden += seconds / step / ranks;
   }
+  description.set("other_fraction", other);
+  if (graph) return;
   description.set("communication_fraction", communication);
   description.set("bubble_fraction", bubble);
-  description.set("other_fraction", other);
   if (!all.hidden_parts.empty()) description.set("hidden_communication_fraction", hidden);
 }
 
@@ -215,8 +218,9 @@ void StepRecorder::describe(harness::Description& description, machine::World& w
   for (std::size_t i = 0; i < description.step_breakdown.parts.size(); ++i)
     description.breakdown.emplace_back(description.step_breakdown.parts[i],
                                        description.step_breakdown.seconds.front()[i]);
-  count(description, columns);
-  if (config.degrees.pp > 1) describe_pipeline(description, world, group, config, step.timeline);
+  count(description, columns, config.graph);
+  if (config.degrees.pp > 1 && !config.graph)
+    describe_pipeline(description, world, group, config, step.timeline);
 }
 
 }  // namespace suite

@@ -29,7 +29,8 @@ class StepRecorder {
   // sets breakdown, step_breakdown, the trace of the last step, and these counters:
   // communication_fraction and bubble_fraction (means over ranks of the step's fractions),
   // hidden_communication_fraction (a mean, too, if a thread communicates) and other_fraction
-  // (maximum over ranks). With pipelines also calls describe_pipeline (timeline_record.h).
+  // (maximum over ranks). With pipelines also calls describe_pipeline (timeline_record.h). If the
+  // steps are launches of a graph, only other_fraction is set, and no pipeline is described.
   // Collective over the group, whose ranks have recorded the same number of steps.
   void describe(harness::Description& description, machine::World& world,
                 const machine::Group& group, const TrainingConfig& config) const;

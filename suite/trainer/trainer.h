@@ -26,7 +26,8 @@
 #include "suite/trainer/model_chunks.h"
 #include "suite/trainer/model_parts.h"
 #include "suite/trainer/routing/step_routing.h"
-#include "suite/trainer/step_tokens.h"
+#include "suite/trainer/step_graph.h"
+#include "suite/trainer/tokens/step_tokens.h"
 #include "zero/stages/step.h"
 #include "zero/states/flat_states.h"
 
@@ -47,14 +48,17 @@ class Trainer {
   Trainer(machine::World& world, const machine::Group& group, machine::Device& device,
           TrainingConfig config, const Corpus& corpus);
 
+  // config.graph: from the second call on, this launches a graph of all passes and sums
+  // (step_graph.h). The timeline of such a step has no times.
   void forward_backward() { forward_backward(steps_); }
   void forward_backward(std::int64_t data_of_step);  // with the tokens of a step, from 0
+  void reduce();                                     // once after forward_backward
   zero::Step& optimizer_step() { return *step_; }
   const zero::Step& optimizer_step() const { return *step_; }
   zero::StepResult update();  // also updates the loss scale by the outcome
   zero::StepResult step() {
     forward_backward();
-    step_->reduce();
+    reduce();
     return update();
   }
 
@@ -167,6 +171,7 @@ class Trainer {
   void end_pass(const pipeline::Action& action);
   void scale_loss();
   void draw_data(std::int64_t step);
+  void launch();
 
   machine::World& world_;
   machine::Group group_;
@@ -197,6 +202,8 @@ class Trainer {
   StepRouting routing_;
   machine::Tensor losses_;                // one double for each micro-batch, on the last stage
   std::int64_t steps_ = 0, updates_ = 0;  // updates: the steps that were not skipped
+  std::optional<StepGraph> graph_;        // after the first passes, with config.graph
+  bool was_launched_ = false;             // and is not reduced
 };
 
 }  // namespace suite

@@ -38,7 +38,7 @@ bool is_only_placement(const void* at, const TrainingConfig& config) {
   return is_in(at, config.degrees) || is_in(at, config.tensor_grid) ||
          is_in(at, config.expert_parallel) || is_in(at, config.expert_tensor_parallel) ||
          is_in(at, config.pipeline) || is_in(at, config.activations) || is_in(at, config.zero) ||
-         is_in(at, config.transport) || is_in(at, config.precision) ||
+         is_in(at, config.transport) || is_in(at, config.graph) || is_in(at, config.precision) ||
          is_in(at, config.tensor_parallel) || is_in(at, config.batch.micro_batch_size) ||
          is_in(at, config.batch.gradient_accumulation_steps) || is_in(at, model.name) ||
          is_in(at, model.arguments) || is_in(at, model.seq_length) || is_in(at, model.tokens) ||

@@ -58,7 +58,7 @@ LossCurve train(Trainer& trainer, int steps, const std::function<void(int)>& aft
   for (int step = 1; step <= steps; ++step) {
     trainer.forward_backward();
     curve.losses.push_back(trainer.mean_loss());
-    trainer.optimizer_step().reduce();
+    trainer.reduce();
     const zero::StepResult result = trainer.update();
     curve.gradient_norms.push_back(result.gradient_norm);
     if (!result.updated) curve.skipped.push_back(step);
@@ -66,7 +66,7 @@ LossCurve train(Trainer& trainer, int steps, const std::function<void(int)>& aft
   }
   trainer.forward_backward(0);
   curve.again = trainer.mean_loss();
-  trainer.optimizer_step().reduce();
+  trainer.reduce();
   return curve;
 }
 

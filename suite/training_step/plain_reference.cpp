@@ -10,8 +10,8 @@
 
 #include "machine/base/error.h"
 #include "suite/reference/plain/training.h"
-#include "suite/trainer/encoder_examples.h"
-#include "suite/trainer/step_tokens.h"
+#include "suite/trainer/tokens/encoder_examples.h"
+#include "suite/trainer/tokens/step_tokens.h"
 
 namespace suite {
 

@@ -59,7 +59,7 @@ void expect_agreement(const std::string& what, const TrainingConfig& config,
       SCOPED_TRACE(step);
       trainer->forward_backward();
       EXPECT_NEAR(plain.losses[static_cast<std::size_t>(step)], trainer->mean_loss(), 1e-11);
-      trainer->optimizer_step().reduce();
+      trainer->reduce();
       if (step == first)
         for (const collectives::Parameter* parameter : trainer->parameters())
           expect_near(parameter->name + " gradient",

@@ -156,6 +156,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.activations = {};
   config.context = {};
   config.transport = machine::Transport::shared_memory;
+  config.graph = false;
   config.algorithms = {};
   const machine::Group alone{"reference", {world.rank()}, 0};
   auto trainer = std::make_unique<Trainer>(world, alone, device ? *device : world.host_device(),
@@ -298,7 +299,7 @@ const FirstStep& first_step_of(machine::World& world, const TrainingConfig& conf
     if (!routing.empty()) trainer->give_routing(routing[step]);
     trainer->forward_backward();
     kept.loss = trainer->mean_loss();
-    trainer->optimizer_step().reduce();
+    trainer->reduce();
     if (range) kept.magnitudes.push_back(range->take());
     if (step == skipped_steps) break;
     make_overflow(*trainer);

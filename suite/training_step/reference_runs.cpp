@@ -85,7 +85,7 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
     trainer.forward_backward();
     history.losses.push_back(trainer.mean_loss());
     history.logits.push_back(logits_of(trainer.routing()));
-    trainer.optimizer_step().reduce();
+    trainer.reduce();
     if (range) history.magnitudes.push_back(range->take());
     const bool skips = skipped[static_cast<std::size_t>(step)];
     if (skips) make_overflow(trainer);
@@ -175,6 +175,7 @@ std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   config.zero.options.plus_plus.quantized_weights = codes && plus_plus.quantized_weights;
   config.zero.options.plus_plus.quantized_gradients = codes && plus_plus.quantized_gradients;
   config.transport = {};
+  config.graph = false;
   config.algorithms = {};
   std::string text =
       fmt::format("{} {} {} {} {} {}", corpus.size(), corpus.source(), config.weights,

@@ -302,7 +302,8 @@ void StepUnit::describe_step(harness::Description& description) const {
                     description.note.empty() ? "" : "; ", fmt::join(by_library_, ", "));
   for (const auto& [counter, bytes] : sent_over_groups(context_.world, context_.group, sent_))
     description.set(counter, bytes);
-  description.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
+  if (!config_.graph)  // a launch has no times of actions
+    description.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
   if (description.seconds <= 0) return;
   description.set("steps_per_second", 1 / description.seconds);
   const machine::Dtype dtype = config_.precision.dtype;

@@ -19,7 +19,7 @@
 #include "suite/testing/file_case.h"
 #include "suite/testing/on_threads.h"
 #include "suite/testing/small_steps.h"
-#include "suite/trainer/step_tokens.h"
+#include "suite/trainer/tokens/step_tokens.h"
 #include "suite/trainer/trainer.h"
 #include "zero/offload/io_ring.h"
 

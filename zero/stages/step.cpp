@@ -208,6 +208,11 @@ void Step::reduce() {
   reduced_ = true;
 }
 
+void Step::set_reduced() {
+  SHARDMARK_CHECK(micro_batches_.is_open(), ==, false);
+  reduced_ = true;
+}
+
 // Both stages have the same tied buckets in the same order, so a rank of dp has the same shards on
 // both.
 void Step::reduce_tied_shards() {

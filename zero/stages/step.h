@@ -93,6 +93,8 @@ class Step {
   // collective over all ranks of the grid. Call reduce once, then update once.
   void reduce();
   StepResult update();
+  // A launch has repeated all passes of a step and reduce(), which a graph captured.
+  void set_reduced();
   StepResult step() {
     reduce();
     return update();

@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "machine/base/error.h"
-#include "machine/device/cuda/freed_blocks.h"
 #include "machine/device/cuda/internals.h"
-#include "machine/device/cuda/pinned_memory.h"
+#include "machine/device/cuda/memory/freed_blocks.h"
+#include "machine/device/cuda/memory/graph_memory.h"
+#include "machine/device/cuda/memory/pinned_memory.h"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"
 #include "machine/device/gpu_health.h"
@@ -84,7 +85,9 @@ namespace {
 
 class CudaEvent final : public Event {
  public:
-  explicit CudaEvent(const Queue& queue) : owner_(queue.owner), device_(queue.device) {
+  // number: GraphMemory::record().
+  CudaEvent(const Queue& queue, std::uint64_t number)
+      : owner_(queue.owner), device_(queue.device), stream_(queue.stream), number_(number) {
     make_current(device_);
     SHARDMARK_CUDA(device_, cudaEventCreate(&event_));
     const cudaError_t status = cudaEventRecord(event_, queue.stream);
@@ -109,10 +112,14 @@ class CudaEvent final : public Event {
     return milliseconds * 1e-3;
   }
   cudaEvent_t get() const { return event_; }
+  cudaStream_t stream() const { return stream_; }
+  std::uint64_t number() const { return number_; }
 
  private:
   const Device& owner_;
   int device_;
+  cudaStream_t stream_;
+  std::uint64_t number_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -126,8 +133,8 @@ cudaStream_t create_stream(int device) {
 class CudaStream final : public Stream {
  public:
   // Is in the list while it exists.
-  CudaStream(Device& device, int index, std::vector<cudaStream_t>& list)
-      : CudaStream(device, index, create_stream(index), list) {}
+  CudaStream(Device& device, int index, std::vector<cudaStream_t>& list, GraphMemory& graphs)
+      : CudaStream(device, index, create_stream(index), list, graphs) {}
   ~CudaStream() override {
     const DeviceWait waits(device());
     std::erase(list_, stream_);
@@ -151,11 +158,14 @@ class CudaStream final : public Stream {
                    cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes,
                                      static_cast<std::size_t>(rows), cudaMemcpyDefault, stream_));
   }
-  std::unique_ptr<Event> record() override { return std::make_unique<CudaEvent>(queue()); }
+  std::unique_ptr<Event> record() override {
+    return std::make_unique<CudaEvent>(queue(), graphs_.record());
+  }
   void wait(const Event& event) override {
     make_current(index_);
-    SHARDMARK_CUDA(index_,
-                   cudaStreamWaitEvent(stream_, dynamic_cast<const CudaEvent&>(event).get(), 0));
+    const auto& other = dynamic_cast<const CudaEvent&>(event);
+    SHARDMARK_CUDA(index_, cudaStreamWaitEvent(stream_, other.get(), 0));
+    graphs_.wait(stream_, other.stream(), other.number());
   }
   void synchronize() override {
     const DeviceWait waits(device());
@@ -163,22 +173,25 @@ class CudaStream final : public Stream {
     SHARDMARK_CUDA(index_, cudaStreamSynchronize(stream_));
   }
   std::unique_ptr<Graph> capture(const std::function<void()>& queue_work) override {
-    return cuda::capture(queue(), queue_work);
+    return cuda::capture(queue(), graphs_, queue_work);
   }
   cudaStream_t get() const { return stream_; }
   Queue queue() const { return {device(), index_, stream_}; }
 
  private:
-  CudaStream(Device& device, int index, cudaStream_t stream, std::vector<cudaStream_t>& list)
+  CudaStream(Device& device, int index, cudaStream_t stream, std::vector<cudaStream_t>& list,
+             GraphMemory& graphs)
       : Stream(device, make_kernels({device, index, stream})),
         index_(index),
         stream_(stream),
-        list_(list) {
+        list_(list),
+        graphs_(graphs) {
     list.push_back(stream);
   }
   int index_;
   cudaStream_t stream_;
   std::vector<cudaStream_t>& list_;
+  GraphMemory& graphs_;
 };
 
 // Never 0, which means the host.
@@ -204,6 +217,10 @@ class CudaDevice final : public Device {
             arena_bytes, [index](std::size_t bytes) { return take(index, bytes); },
             [this](void* data) { give(data); }),
         freed_(index),
+        graphs_(index, arena_bytes,
+                {.make_room = [this] { make_room(); },
+                 .give = [this](void* data) { give(data); },
+                 .free = [this](void* data, std::size_t bytes) { do_free(data, bytes); }}),
         pinned_(*this, index, streams_) {
     make_current(index);
     cudaDeviceProp properties;
@@ -221,7 +238,7 @@ class CudaDevice final : public Device {
         "cuda:{}: {}, {:.1f} GiB, compute capability {}.{}, {} SM at {} MHz", index,
         properties.name, static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
         properties.minor, properties.multiProcessorCount, clock_kHz / 1000);
-    stream_ = std::make_unique<CudaStream>(*this, index_, streams_);
+    stream_ = std::make_unique<CudaStream>(*this, index_, streams_, graphs_);
   }
   // Destroys the stream first. This ends all work that reads or writes the arenas.
   ~CudaDevice() override { stream_.reset(); }
@@ -243,7 +260,7 @@ class CudaDevice final : public Device {
   int compute_capability() const override { return compute_capability_; }
   ComputeUnits compute_units() const override { return compute_units_; }
   std::unique_ptr<Stream> make_stream() override {
-    return std::make_unique<CudaStream>(*this, index_, streams_);
+    return std::make_unique<CudaStream>(*this, index_, streams_, graphs_);
   }
   std::unique_ptr<Gate> make_gate(double deadline_s) override {
     return cuda::make_gate(static_cast<CudaStream&>(*stream_).queue(), deadline_s);
@@ -276,8 +293,14 @@ class CudaDevice final : public Device {
     cudaDeviceSynchronize();
     cudaFree(data);
   }
+  void make_room() {
+    freed_.give_in_order_of(streams_.front(),
+                            [this](void* data, std::size_t bytes) { arenas_.free(data, bytes); });
+    arenas_.release_unused();
+  }
   // Memory whose users have not ended is used again only if nothing else is left.
   void* do_allocate(std::size_t bytes) override {
+    if (graphs_.captures()) return graphs_.allocate(bytes);
     const auto reuse = [this](void* data, std::size_t freed) { arenas_.free(data, freed); };
     freed_.give_ended(reuse);
     void* data = arenas_.allocate(bytes);
@@ -291,12 +314,14 @@ class CudaDevice final : public Device {
   // The next user of the memory is queued in stream(), after earlier work there. Other streams may
   // still use it.
   void do_free(void* data, std::size_t bytes) override {
+    if (graphs_.free(data, bytes)) return;
     if (!freed_.keep(data, bytes, std::span(streams_).subspan(1))) arenas_.free(data, bytes);
   }
 
   int index_;
   Arenas arenas_;
   FreedBlocks freed_;
+  GraphMemory graphs_;
   std::vector<cudaStream_t> streams_;  // the first is that of stream()
   PinnedMemory pinned_;
   std::uint64_t identity_ = 0, memory_bytes_ = 0;

@@ -1,6 +1,9 @@
 // CUDA graphs by stream capture (CUDA C++ Programming Guide, "Creating a Graph Using Stream
 // Capture").
 
+#include <utility>
+
+#include "machine/device/cuda/memory/graph_memory.h"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"
 
@@ -9,8 +12,8 @@ namespace {
 
 class CudaGraph final : public Graph {
  public:
-  CudaGraph(const Queue& queue, cudaGraphExec_t executable)
-      : queue_(queue), executable_(executable) {}
+  CudaGraph(const Queue& queue, cudaGraphExec_t executable, std::shared_ptr<void> memory)
+      : memory_(std::move(memory)), queue_(queue), executable_(executable) {}
   // Waits, because a launch may still run.
   ~CudaGraph() override {
     const DeviceWait waits(queue_.owner);
@@ -27,6 +30,7 @@ class CudaGraph final : public Graph {
   }
 
  private:
+  std::shared_ptr<void> memory_;
   Queue queue_;
   cudaGraphExec_t executable_;
 };
@@ -35,8 +39,14 @@ class CudaGraph final : public Graph {
 
 // Thread-local, because other threads of the process (other ranks in tests, NCCL's proxies) may
 // allocate memory meanwhile.
-std::unique_ptr<Graph> capture(const Queue& queue, const std::function<void()>& queue_work) {
+std::unique_ptr<Graph> capture(const Queue& queue, GraphMemory& memory,
+                               const std::function<void()>& queue_work) {
   make_current(queue.device);
+  std::shared_ptr<void> kept = memory.begin(queue.stream);
+  const struct Ends {
+    GraphMemory& memory;
+    ~Ends() { memory.end(); }
+  } ends{memory};
   SHARDMARK_CUDA(queue.device,
                  cudaStreamBeginCapture(queue.stream, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
@@ -54,7 +64,7 @@ std::unique_ptr<Graph> capture(const Queue& queue, const std::function<void()>& 
   const cudaError_t status = cudaGraphInstantiateWithFlags(&executable, graph, 0);
   cudaGraphDestroy(graph);
   check(queue.device, "cudaGraphInstantiateWithFlags", status);
-  return std::make_unique<CudaGraph>(queue, executable);
+  return std::make_unique<CudaGraph>(queue, executable, std::move(kept));
 }
 
 }  // namespace machine::cuda

@@ -45,9 +45,12 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
+class GraphMemory;
+
 std::unique_ptr<Kernels> make_kernels(const Queue& queue);
 // Stream::capture.
-std::unique_ptr<Graph> capture(const Queue& queue, const std::function<void()>& queue_work);
+std::unique_ptr<Graph> capture(const Queue& queue, GraphMemory& memory,
+                               const std::function<void()>& queue_work);
 // Makes a gate in a stream: a kernel of one thread that waits for a word in host memory.
 std::unique_ptr<Gate> make_gate(const Queue& queue, double deadline_s);
 

@@ -29,6 +29,7 @@ TrainingConfig as_step(TrainingConfig config, const Cluster& cluster, const Soft
   }
   // The cluster has the rates, and the software the overlap.
   config.transport = transport;
+  config.graph = false;
   if (config.experts_apart()) config.zero.overlap_comm = false;
   const machine::Dtype dtype = config.precision.dtype;
   const TrainingConfig::Zero& zero = config.zero;

@@ -81,7 +81,7 @@ CompressedTraining judge_compressed_training(harness::Judge& judge, harness::Con
     JudgedStep& now = mine.emplace_back();
     trainer.forward_backward();
     now.loss = trainer.mean_loss();
-    trainer.optimizer_step().reduce();
+    trainer.reduce();
     if (is_plain) {
       trainer.optimizer_step().gather_gradients();
       std::vector<ValuesPart> parts;

@@ -195,7 +195,7 @@ CompressedTraining judge_eight_bit_training(harness::Judge& judge, harness::Cont
     JudgedStep& now = steps.emplace_back();
     trainer.forward_backward();
     now.loss = trainer.mean_loss();
-    trainer.optimizer_step().reduce();
+    trainer.reduce();
     now.skipped = gradients_overflow(trainer, context.world, context.group);
     trainer.optimizer_step().gather_gradients();
     std::vector<Values> gradients;

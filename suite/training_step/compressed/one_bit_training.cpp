@@ -218,7 +218,7 @@ CompressedTraining judge_one_bit_training(harness::Judge& judge, harness::Contex
     JudgedStep& now = steps.emplace_back();
     trainer.forward_backward();
     now.loss = trainer.mean_loss();
-    trainer.optimizer_step().reduce();
+    trainer.reduce();
     now.skipped = gradients_overflow(trainer, context.world, context.group);
     const double divisor = trainer.optimizer_step().divisor(), loss_scale = trainer.loss_scale();
     const Values momentum = momentum_of(trainer),

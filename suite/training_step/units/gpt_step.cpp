@@ -263,6 +263,11 @@ harness::Sweep<GptStep::Case> GptStep::sweep(const harness::PlanRequest& request
   add({smoke}, "quantized", coded("on", "off") + Variations{tiny, batch, rows_cut}, tp_and_dp);
   add({smoke}, "quantized", coded("on", "on") + Variations{tiny, batch}, grids({4}, {1}, {2}, {2}));
   add(full, "overlap", held + Variations{overlap}, tp_and_dp);
+  if (request.device == machine::Device::Kind::cuda)
+    add(full, "graph",
+        {vary("transport", {"nccl"}), vary("graph", {"on"}), floats, stages,
+         vary("schedule", {"1f1b", "zb_h1"})},
+        grids({1, 2, 4, 8}, {1, 2}, {1, 2}, {1, 2}));
   add({smoke}, "overlap", {tiny, batch, rows_cut, overlap, vary("schedule", {"1f1b", "zb_h1"})},
       tp_and_pp);
   add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
@@ -341,7 +346,7 @@ void GptStep::judge_training(harness::Judge& judge) {
                 std::vector{tokens_that_count(config_, corpus_, step)});
     losses_.push_back(trainer->mean_loss());
     routing.push_back(judged_routing(judge, *trainer, step + 1));
-    trainer->optimizer_step().reduce();
+    trainer->reduce();
     const bool overflow = gradients_overflow(*trainer, context_.world, context_.group);
     skipped_[static_cast<std::size_t>(step)] = overflow;
     const bool first = step == first_taken(skipped_);

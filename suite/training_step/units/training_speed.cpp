@@ -125,7 +125,7 @@ struct TrainingSpeed : StepUnit {
       trainer->forward_backward();
       routing.push_back(judged_routing(judge, *trainer, static_cast<int>(scales.size())));
       first_loss_ = trainer->mean_loss();
-      trainer->optimizer_step().reduce();
+      trainer->reduce();
       const bool overflow = gradients_overflow(*trainer, context_.world, context_.group);
       ended = !overflow || constant || scales.size() == most_skipped;
       if (ended) {

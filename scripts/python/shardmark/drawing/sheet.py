@@ -63,6 +63,7 @@ def fill_style(index):
 # The parts of a training step: distinct in grey by lightness and hatch.
 PARTS = {
     "data": ("#FFFFFF", "++++", "#666666"),
+    "graph": ("#44AA99", "....", "white"),
     "forward": ("#A9D8F5", "", "white"),
     "recompute": ("#A9D8F5", "\\\\\\\\", "#0072B2"),
     "backward input": ("#D55E00", "", "white"),

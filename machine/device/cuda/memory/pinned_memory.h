@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "machine/device/arena/arenas.h"
-#include "machine/device/cuda/freed_blocks.h"
+#include "machine/device/cuda/memory/freed_blocks.h"
 #include "machine/device/device.h"
 
 namespace machine::cuda {

@@ -1,4 +1,4 @@
-#include "machine/device/cuda/pinned_memory.h"
+#include "machine/device/cuda/memory/pinned_memory.h"
 
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"

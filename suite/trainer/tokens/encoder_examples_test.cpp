@@ -1,6 +1,6 @@
 // The fractions of the rule, its edges, and its independence of all but seed, index and position.
 
-#include "suite/trainer/encoder_examples.h"
+#include "suite/trainer/tokens/encoder_examples.h"
 
 #include <gtest/gtest.h>
 

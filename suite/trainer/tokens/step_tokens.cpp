@@ -1,10 +1,10 @@
-#include "suite/trainer/step_tokens.h"
+#include "suite/trainer/tokens/step_tokens.h"
 
 #include <algorithm>
 
 #include "layers/attention/relative_bias.h"
 #include "machine/device/random.h"
-#include "suite/trainer/encoder_examples.h"
+#include "suite/trainer/tokens/encoder_examples.h"
 
 namespace suite {
 namespace {

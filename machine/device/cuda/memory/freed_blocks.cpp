@@ -1,4 +1,4 @@
-#include "machine/device/cuda/freed_blocks.h"
+#include "machine/device/cuda/memory/freed_blocks.h"
 
 #include <algorithm>
 #include <utility>
