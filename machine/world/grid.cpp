@@ -23,6 +23,13 @@ Grid::Grid(Degrees degrees, int rank) : degrees_(degrees), rank_(rank), coordina
   }
 }
 
+Grid::Grid(Degrees degrees, const Group& ranks) : Grid(degrees, ranks.index) {
+  if (ranks.size() != degrees.ranks())
+    throw std::invalid_argument(fmt::format("group {} has {} ranks; expected {} for the grid",
+                                            ranks.name, ranks.size(), degrees.ranks()));
+  members_ = ranks.members;
+}
+
 int Grid::rank_at(Axis axis, int coordinate) const {
   int stride = 1;
   for (const Axis faster : all_axes) {
@@ -34,7 +41,7 @@ int Grid::rank_at(Axis axis, int coordinate) const {
 
 Group Grid::group(Axis axis) const {
   Group group{std::string(name(axis)), {}, coordinate(axis)};
-  for (int i = 0; i < size(axis); ++i) group.members.push_back(rank_at(axis, i));
+  for (int i = 0; i < size(axis); ++i) group.members.push_back(member(rank_at(axis, i)));
   return group;
 }
 
@@ -43,17 +50,17 @@ Group Grid::replica_group() const {
   for (int dp = 0; dp < size(Axis::dp); ++dp)
     for (int cp = 0; cp < size(Axis::cp); ++cp) {
       if (dp == coordinate(Axis::dp) && cp == coordinate(Axis::cp)) group.index = group.size();
-      group.members.push_back(rank_at(Axis::dp, dp) + rank_at(Axis::cp, cp) - rank_);
+      group.members.push_back(member(rank_at(Axis::dp, dp) + rank_at(Axis::cp, cp) - rank_));
     }
   return group;
 }
 
 Group Grid::embedding_group() const {
   const int last = size(Axis::pp) - 1;
-  if (last == 0) return {"embedding", {rank_}, 0};
+  if (last == 0) return {"embedding", {member(rank_)}, 0};
   const int stage = coordinate(Axis::pp);
   return {"embedding",
-          {rank_at(Axis::pp, 0), rank_at(Axis::pp, last)},
+          {member(rank_at(Axis::pp, 0)), member(rank_at(Axis::pp, last))},
           stage == 0      ? 0
           : stage == last ? 1
                           : -1};
@@ -61,9 +68,10 @@ Group Grid::embedding_group() const {
 
 Group Grid::opposite_group() const {
   const int stage = coordinate(Axis::pp), other = size(Axis::pp) - 1 - stage;
-  if (stage == other) return {"opposite", {rank_}, 0};
+  if (stage == other) return {"opposite", {member(rank_)}, 0};
   return {"opposite",
-          {rank_at(Axis::pp, std::min(stage, other)), rank_at(Axis::pp, std::max(stage, other))},
+          {member(rank_at(Axis::pp, std::min(stage, other))),
+           member(rank_at(Axis::pp, std::max(stage, other)))},
           stage < other ? 0 : 1};
 }
 

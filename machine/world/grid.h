@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 #include "machine/world/group.h"
 
@@ -42,12 +43,16 @@ class Grid {
  public:
   // Throws std::invalid_argument naming rank and ranks when rank is outside.
   Grid(Degrees degrees, int rank);
+  // The grid of a group's ranks. Throws std::invalid_argument if their number is not that of the
+  // grid.
+  Grid(Degrees degrees, const Group& ranks);
   const Degrees& degrees() const { return degrees_; }
-  int rank() const { return rank_; }
+  int rank() const { return rank_; }  // its place in the grid
   int coordinate(Axis axis) const { return coordinates_[static_cast<std::size_t>(axis)]; }
   int size(Axis axis) const { return degrees_[axis]; }
-  // Returns the rank at these coordinates with the coordinate of one axis replaced.
+  // Returns the place of these coordinates with the coordinate of one axis replaced.
   int rank_at(Axis axis, int coordinate) const;
+  // These return groups of ranks of the world: the group's, or the places themselves.
   // Returns the ranks that differ from this one along axis only.
   Group group(Axis axis) const;
   // Returns the ranks that differ from this one along cp and dp only: they hold the same
@@ -61,8 +66,13 @@ class Grid {
   Group opposite_group() const;
 
  private:
+  int member(int place) const {
+    return members_.empty() ? place : members_[static_cast<std::size_t>(place)];
+  }
+
   Degrees degrees_;
   int rank_;
+  std::vector<int> members_;  // ranks of the world, by place; empty: the places
   std::array<int, 5> coordinates_;
 };
 

@@ -63,7 +63,24 @@ TEST(Grid, TiedEmbeddingIsSharedByFirstAndLastStage) {
 
 TEST(Grid, RejectsARankOutside) {
   EXPECT_THROW(Grid({.tp = 2}, 2), std::invalid_argument);
+  EXPECT_THROW(Grid({.tp = 2}, Group{"three", {0, 1, 2}, 0}), std::invalid_argument);
   EXPECT_THROW(Grid({.tp = 0}, 0), std::invalid_argument);
+}
+
+// The ranks of a grid need not be the first of the world.
+TEST(Grid, AGroupsRanksFormIt) {
+  const Group ranks{"some", {9, 4, 7, 1, 3, 8, 6, 2}, 5};
+  const Grid grid({.tp = 2, .dp = 2, .pp = 2}, ranks);
+  EXPECT_EQ(grid.rank(), 5);
+  EXPECT_EQ(grid.group(Axis::tp).members, (std::vector<int>{3, 8}));
+  EXPECT_EQ(grid.group(Axis::tp).index, 1);
+  EXPECT_EQ(grid.group(Axis::dp).members, (std::vector<int>{8, 2}));
+  EXPECT_EQ(grid.replica_group().members, (std::vector<int>{8, 2}));
+  EXPECT_EQ(grid.embedding_group().members, (std::vector<int>{4, 8}));
+  EXPECT_EQ(grid.opposite_group().members, (std::vector<int>{4, 8}));
+  EXPECT_EQ(Grid({.tp = 8}, ranks).embedding_group().members, (std::vector<int>{8}));
+  EXPECT_EQ(Grid({.tp = 8}, ranks).opposite_group().members, (std::vector<int>{8}));
+  EXPECT_EQ(grid.rank_at(Axis::pp, 0), 1);
 }
 
 }  // namespace

@@ -50,5 +50,10 @@ elseif(SHARDMARK_CUDA)
   find_package(CUDAToolkit 13 REQUIRED)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+  # cuDNN's attention is a yardstick. PyPI's nvidia-cudnn-frontend has the second of these headers.
+  find_package(Python3 QUIET COMPONENTS Interpreter)
+  find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+            PATHS ${Python3_SITELIB}/nvidia/cudnn/include)
+  find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h PATHS ${Python3_SITELIB}/include)
 endif()
-message(STATUS "Shardmark: CUDA ${SHARDMARK_CUDA}, NCCL ${NCCL_LIBRARY}, liburing ${liburing_VERSION}")
+message(STATUS "Shardmark: CUDA ${SHARDMARK_CUDA}, NCCL ${NCCL_LIBRARY}, cuDNN ${CUDNN_FRONTEND_INCLUDE_DIR}, liburing ${liburing_VERSION}")

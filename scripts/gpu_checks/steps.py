@@ -80,7 +80,7 @@ class Steps:
         if not self.machine.tests:
             raise Lacking("no unit tests next to the program; --tests DIR names a build folder of the preset cuda")
         filters = {"machine": "*", "collectives": "*Cuda*:*Nccl*:*StreamedLink*", "zero": "*Cuda*", "pipeline": "*Cuda*:*DeviceLinks*",
-                   "suite": "*DeviceLinks*:*Cuda*"}
+                   "suite": "*DeviceLinks*:*Cuda*:*StepGraph*"}
         if self.machine.virtual:
             filters = {"machine": "Cuda*"}
         parts = []
@@ -125,9 +125,14 @@ class Steps:
             self.run("zero_offload", "zero_step", *staged, "--zero-stage", "1,3", "--dtype", "float,bfloat16", "--parameters", "10007",
                      *offloads, "--nvme_path", self.out, "--max-seconds", "0.1", environment=alone),
             self.run("offload_step", "offload_step", "--profile", "smoke", environment=alone),
+            self.graph("1", environment=alone),
             # After streams of their own: freeing memory must not wait for them.
             *self.one_gpu("_again"),
         ]
+
+    def graph(self, ranks, **how):
+        return self.run(f"graph_{ranks}", "gpt_step", "--profile", "acceptance", "--filter", "graph:on", "--ranks", ranks,
+                        "--model", self.sizes("small", "tiny"), "--dtype", "bfloat16", "--zero-stage", "1", **how)
 
     def sanitizer(self):
         machine = self.machine
@@ -174,6 +179,7 @@ class Steps:
                                       "--bytes", "8:64MiB:x16", "--timing", "armed", "--max-seconds", "0.2"))
             parts.append(self.run(f"gpt_step_{transport}", "gpt_step", "--profile", "smoke", *words))
             parts.append(self.run(f"pipeline_{transport}", "pipeline_step", "--profile", "smoke", *words))
+        parts.append(self.graph(str(most)))
         parts.append(self.run("library", *units, "--transport", "nccl", "--algorithm", "library", "--ranks", ranks, "--dtype", "float",
                               "--bytes", self.sizes("8,1MiB,64MiB", "1000"), "--max-seconds", self.sizes("0.2", "0.001")))
         parts.append(self.hung(0, "--transport", "nccl", "--algorithm", "library", ranks=most))

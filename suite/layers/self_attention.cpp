@@ -7,9 +7,15 @@
 
 #include "suite/layers/self_attention.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include "layers/attention/attention.h"
+#include "machine/device/cudnn/cudnn_attention.h"
+#include "suite/layers/core_attention.h"
 #include "suite/layers/layer_unit.h"
 
 namespace suite {
@@ -58,7 +64,67 @@ constexpr LayerTraits traits{.name = "self_attention",
                              .has_heads = true,
                              .has_architecture = true,
                              .has_products = true};
-const bool registered = harness::add<LayerUnit<traits>>();
+
+// Returns the relative distance of two tensors.
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += a[i] * a[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+struct SelfAttention final : LayerUnit<traits> {
+  static constexpr Counter counters[] = {
+      {"forward_time_over_cudnn", "", Better::lower, Nature::measured,
+       "time of blockwise attention over that of cuDNN's, forward"},
+      {"backward_time_over_cudnn", "", Better::lower, Nature::measured,
+       "time of blockwise attention over that of cuDNN's, backward"}};
+
+  SelfAttention(const LayerCase& c, Context& context)
+      : LayerUnit(c, context), case_(c), context_(context) {}
+
+  void describe(Description& description) {
+    LayerUnit::describe(description);
+    if (case_.use_flash_attn && context_.device.kind() == machine::Device::Kind::cuda &&
+        !machine::cuda::is_virtual())
+      compare_with_cudnn(description);
+  }
+
+ private:
+  // Times the core attention of this rank's heads by both.
+  void compare_with_cudnn(Description& description) const {
+    const layers::GptConfig model = case_.model();
+    const std::int64_t ranks = case_.ranks;
+    const CoreAttention core(context_.device, case_.dtype,
+                             {case_.micro_batch_size, case_.seq_length, model.heads / ranks,
+                              model.query_groups() / ranks, model.head(), true});
+    const machine::CudnnAttention theirs = machine::cudnn_attention(core.stream(), core.call());
+    if (!theirs.why_not.empty()) {
+      description.note = theirs.why_not;
+      return;
+    }
+    core.forward();
+    const std::vector<double> ours = to_doubles(core.out());
+    theirs.forward();
+    const double difference = distance(ours, to_doubles(core.out()));
+    if (!(difference < 0.01)) {
+      description.note =
+          fmt::format("cuDNN's attention is not timed: its result is {:.2g} from ours", difference);
+      return;
+    }
+    description.set("forward_time_over_cudnn",
+                    core.time_over([&] { core.forward(); }, theirs.forward));
+    description.set("backward_time_over_cudnn",
+                    core.time_over([&] { core.backward(); }, theirs.backward));
+  }
+
+  LayerCase case_;
+  Context& context_;
+};
+
+const bool registered = harness::add<SelfAttention>();
 
 }  // namespace
 }  // namespace suite

@@ -21,9 +21,8 @@
 #include "harness/judge/numerics.h"
 #include "layers/attention/attention.h"
 #include "layers/sparse/sparse_layout.h"
-#include "machine/base/clock.h"
-#include "machine/device/flash_attention.h"
 #include "machine/device/sparse/sparse_attention.h"
+#include "suite/layers/core_attention.h"
 #include "suite/layers/layer_unit.h"
 #include "suite/layers/self_attention.h"
 #include "suite/reference/attention/masked_attention.h"
@@ -372,48 +371,24 @@ void SparseAttention::describe(Description& description) {
   description.set("density", layout.density());
   machine::Device& device = context_.device;
   const std::int64_t heads = case_.num_attention_heads / case_.ranks,
-                     head = case_.hidden_size / case_.num_attention_heads, s = case_.seq_length,
-                     width = heads * head;
+                     head = case_.hidden_size / case_.num_attention_heads, s = case_.seq_length;
   machine::SparseAttention sparse(
       device, {heads, layout.blocks, case_.block,
                std::span(layout.present).first(layout.index(static_cast<int>(heads), 0, 0))});
-  std::array<Tensor, 8> tensors;  // q, k, v, out, d_out, d_q, d_k, d_v
-  std::array<machine::Matrix, 8> m;
-  for (std::size_t i = 0; i < m.size(); ++i) {
-    tensors[i] = Tensor(device, case_.dtype, {case_.tokens(), width}, Category::buffers);
-    device.stream().kernels().fill_normal(tensors[i], i, {}, 0, 1);
-    m[i] = machine::matrix(tensors[i]);
-    m[i].rows = s;
-    m[i].cols = head;
-    m[i].batch = {case_.micro_batch_size, heads};
-    m[i].batch_stride = {s * width, head};
-  }
-  const Tensor sums(device, case_.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32,
-                    {case_.tokens() * heads}, Category::buffers);
-  const machine::AttentionOptions options{.scale = 1 / std::sqrt(static_cast<double>(head)),
-                                          .causal = case_.attention == "unidirectional"};
-  const auto seconds = [&](const auto& passes) {
-    device.stream().synchronize();
-    const double begin = machine::steady_s();
-    passes();
-    device.stream().synchronize();
-    return machine::steady_s() - begin;
+  const CoreAttention core(
+      device, case_.dtype,
+      {case_.micro_batch_size, s, heads, heads, head, case_.attention == "unidirectional"});
+  const auto dense = [&] {
+    core.forward();
+    core.backward();
   };
-  std::array<double, 5> ratios{};
-  for (double& ratio : ratios) {
-    const double dense = seconds([&] {
-      flash_attention(device.stream(), m[0], m[1], m[2], options, m[3], sums);
-      flash_attention_backward(device.stream(), m[0], m[1], m[2], options, m[3], sums, m[4], m[5],
-                               m[6], m[7]);
-    });
-    ratio = seconds([&] {
-              sparse.forward(m[0], m[1], m[2], options, m[3], sums);
-              sparse.backward(m[0], m[1], m[2], options, m[3], sums, m[4], m[5], m[6], m[7]);
-            }) /
-            dense;
-  }
-  std::ranges::sort(ratios);
-  description.set("sparse_time_over_dense", ratios[ratios.size() / 2]);
+  const auto of_blocks = [&] {
+    const machine::AttentionForward& f = core.call().forward;
+    const auto& [same, d_out, d_q, d_k, d_v] = core.call();
+    sparse.forward(f.q, f.k, f.v, f.options, f.out, f.log_sum_exp);
+    sparse.backward(f.q, f.k, f.v, f.options, f.out, f.log_sum_exp, d_out, d_q, d_k, d_v);
+  };
+  description.set("sparse_time_over_dense", core.time_over(of_blocks, dense));
   if (const auto scores = sparse.scores())  // of five runs with two passes
     description.set("computed_density", static_cast<double>(*scores) / 10 /
                                             static_cast<double>(case_.tokens() * heads * s));

@@ -80,7 +80,7 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
 void measure_layers(TrainingConfig& config, machine::World& world, const machine::Group& group,
                     machine::Device& device) {
   if (config.pipeline.partition_method != "profile" || placement(config).parts() == 1) return;
-  const machine::Grid grid(config.degrees, group.index);
+  const machine::Grid grid(config.degrees, group);
   collectives::Communicator tp(world, grid.group(machine::Axis::tp), config.transport);
   tp.set_algorithms(group_algorithms(config, "tp"));
   const int layers = config.model.layers;

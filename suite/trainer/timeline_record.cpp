@@ -85,7 +85,7 @@ double mean_of(const std::vector<Costs>& stages, double Costs::*cost) {
 void describe_pipeline(harness::Description& description, machine::World& world,
                        const machine::Group& group, const TrainingConfig& config,
                        const pipeline::Timeline& timeline) {
-  const machine::Grid grid(config.degrees, group.index);
+  const machine::Grid grid(config.degrees, group);
   const MeasuredStep step = gathered_step(world, grid.group(machine::Axis::pp), timeline);
   const pipeline::StageSchedules schedules = suite::schedules(config);
   std::vector<Costs> costs;

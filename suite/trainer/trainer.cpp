@@ -41,7 +41,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       group_(group),
       device_(device),
       config_(std::move(config)),
-      grid_(config_.degrees, group.index),
+      grid_(config_.degrees, group),
       scale_(config_.precision.loss_scale),
       tokens_(config_, corpus, grid_.coordinate(Axis::dp), grid_.coordinate(Axis::cp)) {
   validate(config_);

@@ -14,16 +14,6 @@ namespace suite {
 
 using machine::Axis;
 
-namespace {
-
-// Returns a group whose members are ranks of `all`, with their ranks in the world.
-machine::Group of_ranks(machine::Group group, const machine::Group& all) {
-  for (int& member : group.members) member = all.members[static_cast<std::size_t>(member)];
-  return group;
-}
-
-}  // namespace
-
 std::vector<machine::Link*> Trainer::Group::links() const {
   std::vector<machine::Link*> all;
   if (communicator) all.push_back(&communicator->link());
@@ -47,7 +37,7 @@ void Trainer::connect_groups() {
   };
   for (const machine::Group& group :
        {grid_.group(Axis::tp), grid_.group(Axis::pp), grid_.replica_group()})
-    connect(of_ranks(group, group_), LinkStream::own);
+    connect(group, LinkStream::own);
   if (config_.fp8.on() && config_.fp8.recipe == layers::Fp8Recipe::delayed)
     connect(ranks_of_stage("fp8"), LinkStream::of_device);  // between the layers' own kernels
   connect_grid();
@@ -61,7 +51,7 @@ void Trainer::connect_groups() {
   }
   if (config_.degrees.cp > 1) {
     // The ring sends between its own kernels, in the device's stream.
-    const machine::Group context = of_ranks(grid_.group(Axis::cp), group_);
+    const machine::Group context = grid_.group(Axis::cp);
     connect(context, LinkStream::of_device);
     if (config_.context.is_hybrid()) {
       const layers::HybridGroups groups = layers::hybrid_groups(context, config_.context.a2a_size);
@@ -70,8 +60,8 @@ void Trainer::connect_groups() {
     }
   }
   if (pipeline::needs_two_links(schedules_))
-    groups_[1].gradients = machine::connect(world_, of_ranks(grid_.group(Axis::pp), group_),
-                                            config_.transport, LinkStream::own);
+    groups_[1].gradients =
+        machine::connect(world_, grid_.group(Axis::pp), config_.transport, LinkStream::own);
   const machine::Group ends = tied_group();
   groups_.push_back({"embedding",
                      ends.index >= 0 && ends.size() > 1
@@ -88,7 +78,7 @@ void Trainer::connect_groups() {
 void Trainer::connect_grid() {
   if (!config_.over_grid()) return;
   const layers::TensorGrid grid = config_.grid();
-  const machine::Group tp = of_ranks(grid_.group(Axis::tp), group_);
+  const machine::Group tp = grid_.group(Axis::tp);
   layers::GridGroups::OfAxes of_axes{};
   for (const layers::GridAxis axis : layers::all_grid_axes) {
     if (grid.size(axis) == 1) continue;
@@ -107,7 +97,7 @@ void Trainer::connect_grid() {
 // The groups of ZeRO++. A secondary group counts as a host; without one the hosts do.
 void Trainer::connect_plus_plus() {
   zero::PlusPlusOptions& options = config_.zero.options.plus_plus;
-  const machine::Group dp = of_ranks(grid_.replica_group(), group_);
+  const machine::Group dp = grid_.replica_group();
   const auto connect = [this](const machine::Group& group) {
     groups_.push_back({group.name,
                        std::make_unique<collectives::Communicator>(world_, group, config_.transport,
@@ -130,8 +120,9 @@ layers::ExpertGroups Trainer::expert_groups() const {
 machine::Group Trainer::consecutive(std::string_view name, int ranks) const {
   const int first = group_.index / ranks * ranks;
   machine::Group group{std::string(name), {}, group_.index - first};
-  for (int rank = 0; rank < ranks; ++rank) group.members.push_back(first + rank);
-  return of_ranks(std::move(group), group_);
+  for (int rank = 0; rank < ranks; ++rank)
+    group.members.push_back(group_.members[static_cast<std::size_t>(first + rank)]);
+  return group;
 }
 
 // Stages vary slowest, so the ranks of one are neighbours.
@@ -140,8 +131,7 @@ machine::Group Trainer::ranks_of_stage(std::string_view name) const {
 }
 
 machine::Group Trainer::tied_group() const {
-  return of_ranks(
-      schedules_.placement.copies() > 1 ? grid_.opposite_group() : grid_.embedding_group(), group_);
+  return schedules_.placement.copies() > 1 ? grid_.opposite_group() : grid_.embedding_group();
 }
 
 }  // namespace suite

@@ -110,8 +110,7 @@ std::string StepUnit::why_not(const Case& c, const harness::Context& context) {
         "fused-epilogues requires cuBLASLt with float, bfloat16 or half (got {} on {})",
         machine::name(config.precision.dtype),
         context.device.kind() == machine::Device::Kind::cuda ? "cuda" : "host");
-  const int stage =
-      machine::Grid(config.degrees, context.group.index).coordinate(machine::Axis::pp);
+  const int stage = machine::Grid(config.degrees, context.group).coordinate(machine::Axis::pp);
   if (config.fp8.on() && context.device.kind() == machine::Device::Kind::cuda &&
       !machine::cuda::is_virtual())
     for (const layers::StageCase& chunk :

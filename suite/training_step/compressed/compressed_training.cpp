@@ -67,8 +67,7 @@ CompressedTraining judge_compressed_training(harness::Judge& judge, harness::Con
   TrainingConfig watched = config;
   zero::GradientCompression& compression = watched.zero.options.gradient_compression;
   CompressedSums sums(judge, context.world,
-                      machine::Grid(config.degrees, context.group.index).replica_group(),
-                      compression);
+                      machine::Grid(config.degrees, context.group).replica_group(), compression);
   compression.watch = &sums;
   Trainer trainer(context.world, context.group, context.device, watched, corpus);
   const bool is_plain = why_not_plain(config).empty();

@@ -180,8 +180,7 @@ void add_eight_bit_slices(harness::Sweep<TrainingCase>& sweep) {
 CompressedTraining judge_eight_bit_training(harness::Judge& judge, harness::Context& context,
                                             const TrainingConfig& config, const Corpus& corpus,
                                             const std::function<void(Trainer&, int)>& after_step) {
-  const machine::Group replicas =
-      machine::Grid(config.degrees, context.group.index).replica_group();
+  const machine::Group replicas = machine::Grid(config.degrees, context.group).replica_group();
   Trainer trainer(context.world, context.group, context.device, config, corpus);
   const bool is_plain = why_not_plain(config).empty();
   const LearningRate rate = config.learning_rate();

@@ -198,8 +198,7 @@ void add_one_bit_slices(harness::Sweep<TrainingCase>& sweep) {
 CompressedTraining judge_one_bit_training(harness::Judge& judge, harness::Context& context,
                                           const TrainingConfig& config, const Corpus& corpus,
                                           const std::function<void(Trainer&, int)>& after_step) {
-  const machine::Group replicas =
-      machine::Grid(config.degrees, context.group.index).replica_group();
+  const machine::Group replicas = machine::Grid(config.degrees, context.group).replica_group();
   const auto replica = static_cast<std::size_t>(replicas.index);
   OneBitSums sums(judge, context.world, replicas);
   TrainingConfig watched = config;

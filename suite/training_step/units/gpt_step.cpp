@@ -406,7 +406,7 @@ void GptStep::judge_training(harness::Judge& judge) {
 }
 
 int GptStep::trainer_tp_rank() const {
-  return machine::Grid(config_.degrees, context_.group.index).coordinate(machine::Axis::tp);
+  return machine::Grid(config_.degrees, context_.group).coordinate(machine::Axis::tp);
 }
 
 namespace {
