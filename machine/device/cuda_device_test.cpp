@@ -10,6 +10,7 @@
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
+#include "machine/testing/full_device.h"
 #include "machine/testing/pageable_copies.h"
 #ifdef SHARDMARK_VIRTUAL_GPU
 #include "machine/virtual_gpu/errors.h"
@@ -167,16 +168,6 @@ TEST_F(CudaDevice, FreedMemoryIsNotReusedWhileAStreamUsesIt) {
   expect_all(to, 1);
   if (next.data() != place) EXPECT_EQ(tensor(elements).data(), place);
 }
-
-std::vector<Memory> fill_device(Device& device, std::size_t bytes) {
-  std::vector<Memory> all;
-  try {
-    for (;;) all.push_back(device.allocate(bytes, Category::buffers));
-  } catch (const MachineError&) {
-    return all;
-  }
-}
-constexpr std::size_t gibibyte = std::size_t{1} << 30;
 
 TEST_F(CudaDevice, ExhaustedMemoryIsReusedInOrder) {
   const auto other = device_->make_stream();

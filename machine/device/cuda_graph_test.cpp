@@ -10,6 +10,7 @@
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
+#include "machine/testing/full_device.h"
 
 namespace machine {
 namespace {
@@ -155,6 +156,24 @@ TEST_F(CudaGraphs, MemoryThatIsFreedInACaptureStaysTheGraphs) {
     found = found || later.back().data() == place;
   }
   EXPECT_TRUE(found);
+}
+
+// Nothing else is left, so the graph gets an order that it did not need.
+TEST_F(CudaGraphs, ExhaustedMemoryIsTakenAgainInOrder) {
+  const auto other = device_->make_stream();
+  const Tensor to = tensor(0), ones = tensor(1), twos = tensor(2);
+  const auto graph = stream().capture([&] {
+    std::vector<Memory> all = fill_device(*device_, gibibyte);
+    stream().copy(all.back().data(), ones.data(), ones.bytes());
+    other->wait(*stream().record());
+    other->copy(to.data(), all.back().data(), to.bytes());
+    all.pop_back();
+    all.push_back(device_->allocate(gibibyte, Category::buffers));
+    stream().copy(all.back().data(), twos.data(), twos.bytes());
+    stream().wait(*other->record());
+  });
+  graph->launch();
+  expect_all(to, 1);
 }
 
 TEST_F(CudaGraphs, AFailedCaptureLeavesTheStreamUsable) {

@@ -51,9 +51,9 @@ elseif(SHARDMARK_CUDA)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
   # cuDNN's attention is a yardstick. PyPI's nvidia-cudnn-frontend has the second of these headers.
-  find_package(Python3 QUIET COMPONENTS Interpreter)
-  find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
-            PATHS ${Python3_SITELIB}/nvidia/cudnn/include)
-  find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h PATHS ${Python3_SITELIB}/include)
+  execute_process(COMMAND python3 -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+                  OUTPUT_VARIABLE site_packages OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${site_packages}/nvidia/cudnn/include)
+  find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${site_packages}/include)
 endif()
 message(STATUS "Shardmark: CUDA ${SHARDMARK_CUDA}, NCCL ${NCCL_LIBRARY}, cuDNN ${CUDNN_FRONTEND_INCLUDE_DIR}, liburing ${liburing_VERSION}")
