@@ -383,10 +383,10 @@ void SparseAttention::describe(Description& description) {
     core.backward();
   };
   const auto of_blocks = [&] {
-    const machine::AttentionForward& f = core.call().forward;
-    const auto& [same, d_out, d_q, d_k, d_v] = core.call();
+    const machine::AttentionBackward& b = core.call();
+    const machine::AttentionForward& f = b.forward;
     sparse.forward(f.q, f.k, f.v, f.options, f.out, f.log_sum_exp);
-    sparse.backward(f.q, f.k, f.v, f.options, f.out, f.log_sum_exp, d_out, d_q, d_k, d_v);
+    sparse.backward(f.q, f.k, f.v, f.options, f.out, f.log_sum_exp, b.d_out, b.d_q, b.d_k, b.d_v);
   };
   description.set("sparse_time_over_dense", core.time_over(of_blocks, dense));
   if (const auto scores = sparse.scores())  // of five runs with two passes

@@ -7,7 +7,6 @@
 #include <map>
 #include <ostream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "suite/configuration/models.h"

@@ -1,8 +1,7 @@
 // The groups of a trainer: their ranks, links and communicators.
 
-#include <algorithm>
+#include <memory>
 #include <string>
-#include <utility>
 
 #include "machine/link/connect.h"
 #include "suite/configuration/group_algorithms.h"
