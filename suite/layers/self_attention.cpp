@@ -10,13 +10,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "layers/attention/attention.h"
 #include "machine/device/cudnn/cudnn_attention.h"
 #include "suite/layers/core_attention.h"
 #include "suite/layers/layer_unit.h"
+#include "suite/reference/whole_values.h"
 
 namespace suite {
 
@@ -65,16 +65,6 @@ constexpr LayerTraits traits{.name = "self_attention",
                              .has_architecture = true,
                              .has_products = true};
 
-// Returns the relative distance of two tensors.
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += a[i] * a[i];
-  }
-  return std::sqrt(difference / norm);
-}
-
 struct SelfAttention final : LayerUnit<traits> {
   static constexpr Counter counters[] = {
       {"forward_time_over_cudnn", "", Better::lower, Nature::measured,
@@ -108,7 +98,7 @@ struct SelfAttention final : LayerUnit<traits> {
     core.forward();
     const std::vector<double> ours = to_doubles(core.out());
     theirs.forward();
-    const double difference = distance(ours, to_doubles(core.out()));
+    const double difference = distance(ours, to_doubles(core.out())) / norm(ours);
     if (!(difference < 0.01)) {
       description.note =
           fmt::format("cuDNN's attention is not timed: its result is {:.2g} from ours", difference);
