@@ -299,6 +299,10 @@ void StepUnit::describe_step(harness::Description& description) const {
     description.note +=
         fmt::format("{}the library's collectives in groups {}",
                     description.note.empty() ? "" : "; ", fmt::join(by_library_, ", "));
+  if (config_.graph)
+    description.note +=
+        fmt::format("{}bytes, memory and the order of actions are those of the graph's capture",
+                    description.note.empty() ? "" : "; ");
   for (const auto& [counter, bytes] : sent_over_groups(context_.world, context_.group, sent_))
     description.set(counter, bytes);
   if (!config_.graph)  // a launch has no times of actions

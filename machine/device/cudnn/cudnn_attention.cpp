@@ -221,10 +221,8 @@ CudnnAttention cudnn_attention(Stream& stream, const AttentionBackward& call) {
                                     {of_d_v, call.d_v.data}});
             },
             {}};
-  } catch (const std::exception& error) {  // cudnn_frontend throws for functions that it lacks
-    return {{},
-            {},
-            fmt::format("cuDNN has no kernels for this attention: {}", first_line(error.what()))};
+  } catch (const std::exception& error) {  // also cudnn_frontend's, for functions that it lacks
+    return {{}, {}, fmt::format("cuDNN's attention is not timed: {}", first_line(error.what()))};
   }
 }
 
