@@ -219,6 +219,7 @@ class CudaDevice final : public Device {
         freed_(index),
         graphs_(index, arena_bytes,
                 {.make_room = [this] { make_room(); },
+                 .take = [index](std::size_t bytes) { return take(index, bytes); },
                  .give = [this](void* data) { give(data); },
                  .free = [this](void* data, std::size_t bytes) { do_free(data, bytes); }}),
         pinned_(*this, index, streams_) {

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -168,26 +169,24 @@ class Pass {
   Memory workspace_;
 };
 
-class Handle {
- public:
-  explicit Handle(Stream& stream) {
-    if (fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS)
-      throw MachineError("cudnnCreate failed");
-    if (fe::detail::set_stream(handle_, cuda::handle_of(stream)) != CUDNN_STATUS_SUCCESS)
-      throw MachineError("cudnnSetStream failed");
-  }
-  ~Handle() { fe::detail::destroy_handle(handle_); }
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  cudnnHandle_t get() const { return handle_; }
-
- private:
-  cudnnHandle_t handle_ = nullptr;
+struct Destroys {
+  void operator()(cudnnHandle_t handle) const { fe::detail::destroy_handle(handle); }
 };
+using Handle = std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, Destroys>;
+
+Handle handle_for(Stream& stream) {
+  cudnnHandle_t made = nullptr;
+  if (fe::detail::create_handle(&made) != CUDNN_STATUS_SUCCESS)
+    throw MachineError("cudnnCreate failed");
+  Handle handle(made);
+  if (fe::detail::set_stream(made, cuda::handle_of(stream)) != CUDNN_STATUS_SUCCESS)
+    throw MachineError("cudnnSetStream failed");
+  return handle;
+}
 
 struct Passes {
   Passes(Stream& stream, const AttentionBackward& call)
-      : handle(stream),
+      : handle(handle_for(stream)),
         forward(handle.get(), forward_graph(call.forward), stream.device()),
         backward(handle.get(), backward_graph(call), stream.device()) {}
   Handle handle;

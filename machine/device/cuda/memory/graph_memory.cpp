@@ -16,26 +16,22 @@ std::shared_ptr<void> GraphMemory::begin(cudaStream_t stream) {
   begun_ = ++moment_;
   forked_.clear();
   joined_.clear();
-  capturing_.reset(new Pool{
-      .arenas = {least_, [this](std::size_t bytes) { return take(bytes); }, outside_.give}});
+  capturing_.reset(
+      new Pool{.arenas = {least_, [this](std::size_t bytes) { return take_in_capture(bytes); },
+                          outside_.give}});
   pools_.push_back(capturing_);
   return {nullptr, [this, pool = capturing_](void*) { end_of_graph(pool); }};
 }
 
 // A capture forbids allocations, unless the thread says that no captured work depends on them.
-void* GraphMemory::take(std::size_t bytes) const {
-  make_current(device_);
+void* GraphMemory::take_in_capture(std::size_t bytes) const {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   SHARDMARK_CUDA(device_, cudaThreadExchangeStreamCaptureMode(&mode));
-  void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, bytes);
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    return nullptr;
-  }
-  check(device_, "cudaMalloc", status);
-  return data;
+  const struct Restores {
+    cudaStreamCaptureMode& mode;
+    ~Restores() { cudaThreadExchangeStreamCaptureMode(&mode); }
+  } restores{mode};
+  return outside_.take(bytes);
 }
 
 void* GraphMemory::allocate(std::size_t bytes) {

@@ -21,8 +21,9 @@ class GraphMemory {
  public:
   // Memory outside of graphs.
   struct Outside {
-    std::function<void()> make_room;  // gives the driver what is not used
-    std::function<void(void*)> give;  // gives the driver an arena
+    std::function<void()> make_room;         // gives the driver what is not used
+    std::function<void*(std::size_t)> take;  // memory of the driver; null when exhausted
+    std::function<void(void*)> give;         // gives the driver an arena
     std::function<void(void* data, std::size_t bytes)> free;
   };
   // least: minimum bytes of an arena (Arenas).
@@ -60,7 +61,7 @@ class GraphMemory {
     std::vector<Block> outside{};                // allocated before the capture, and freed in it
     bool ended = false;                          // the graph
   };
-  void* take(std::size_t bytes) const;
+  void* take_in_capture(std::size_t bytes) const;
   bool has_joined(const Block& block) const;
   void reuse_joined();
   void join_all();
