@@ -16,7 +16,7 @@ import figure_layout
 import synthetic_run
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
-from shardmark.drawing import bars, run_json, sheet, training  # noqa: E402
+from shardmark.drawing import bars, limits, run_json, sheet, training  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate",
@@ -245,6 +245,12 @@ class Labels(unittest.TestCase):
             sheet.legend_above(axes, title="vocabulary-parallel-cross-entropy: measured above, formula below (paler)",
                                handles=[axes.patches[0]], labels=["parameters"])
         self.assertEqual(self.overlaps(draw), [])
+
+    def test_values_do_not_cover_ticks(self):
+        figure, axis = limits._bars(["float", "bfloat16"], [147, 618], 2266)
+        limits._write_values(axis, [147, 618], ["51%", "27%"], [288, 2266])
+        figure.draw_without_rendering()
+        self.assertGreater(axis.texts[0].get_window_extent().x0, axis.transData.transform((288, 0))[0])
 
     def test_lines_of_a_loss_name_only_differences(self):
         cases = [run_json.Case({"unit": "gpt_step", "case": {"schedule": "1f1b", "dtype": d, "optimizer": o}})

@@ -1,5 +1,6 @@
 """Memory bandwidth and matrix rate: the rates of units next to the measured limits of this machine."""
 from collections import defaultdict
+from itertools import zip_longest
 
 from .bars import height_of, labels_of, pages
 from .run_json import Absent
@@ -63,7 +64,7 @@ def matrix_rate(run):
                       color=LIMIT["color"], label="limit")
             legend_above(axis)
         _write_values(axis, rates, [f"{rate / ceiling:.0%}" if ceiling else decimal_text(rate)
-                                    for rate, ceiling in zip(rates, ceilings)])
+                                    for rate, ceiling in zip(rates, ceilings)], ceilings)
         title = unit.replace("_", "-")
         yield Sheet(file_name("matrix_rate", unit, part), f"Matrix rate: {title}",
                     "The rate of the unit. The tick is the matrix rate measured in this run, and the percentage is the unit's "
@@ -90,12 +91,14 @@ def _bars(labels, values, longest):
     return figure, axis
 
 
-def _write_values(axis, values, texts):
-    """Values inside the bars, or next to bars that are too short."""
-    for place, (value, text) in enumerate(zip(values, texts)):
-        inside = value > 0.2 * axis.get_xlim()[1]
-        axis.annotate(text, (0 if inside else value, place), xytext=(3, 0), textcoords="offset points", va="center",
-                      fontsize=6, color="white" if inside else "black")
+def _write_values(axis, values, texts, ticks=()):
+    """Values inside the bars, or next to bars that are too short and to a tick there."""
+    longest = axis.get_xlim()[1]
+    for place, (value, text, tick) in enumerate(zip_longest(values, texts, ticks)):
+        inside = value > 0.2 * longest
+        covered = tick is not None and value <= tick < value + 0.1 * longest
+        axis.annotate(text, (0 if inside else tick if covered else value, place), xytext=(3, 0), textcoords="offset points",
+                      va="center", fontsize=6, color="white" if inside else "black")
 
 
 def _measured_rates(limits):
