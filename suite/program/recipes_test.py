@@ -52,7 +52,7 @@ class Recipes(TemporaryFolder):
 
     def test_strategies_are_compared(self):
         out = self.path("compared")
-        done = shardmark("recipes", "compare", "--max-seconds", "0.01", "--no-limits", "--out", out, env=NO_FIGURES)
+        done = shardmark("recipes", "compare", "--max-seconds", "0.01", "--no-limits", "--out", out, env=NO_FIGURES, timeout=400)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertLessEqual(max(map(len, done.stdout.split("\n\n")[-1].splitlines())), 120)
         rows = {line[:20].strip(): [cell.split() for cell in line.split("|")[1:]] for line in done.stdout.splitlines()
