@@ -25,15 +25,15 @@ namespace {
 
 namespace context = boost::context::detail;
 
-// Continues the context `to`. A call would leave its return address with the processor, which
-// returns of the continued fiber then take for theirs: all of them would be predicted wrongly.
-// noipa: callers assume that all registers change which a function may change.
+// Continues the context `to`. Jumps instead of calling: jump_fcontext does not return by `ret`, so
+// the processor would keep the call's address and predict every later return of the continued fiber
+// wrongly. noipa: the compiler must not conclude from these lines which registers stay unchanged.
 [[gnu::noipa]] context::transfer_t jump(context::fcontext_t to, void* data) {
 #ifdef __x86_64__
   context::fcontext_t from = nullptr;
   void* given = nullptr;
   asm volatile(
-      "leaq -128(%%rsp), %%rsp\n\t"  // below what this function may have there
+      "leaq -128(%%rsp), %%rsp\n\t"  // the red zone stays as it is
       "leaq 1f(%%rip), %%rax\n\t"
       "pushq %%rax\n\t"
       "jmp jump_fcontext@PLT\n"
