@@ -23,8 +23,10 @@ constexpr std::string_view added_groups[] = {"hardware.network", "hardware.gpu."
                                              "software.nccl.network"};
 // NCCL's connections depend on the cases that ran, and are a result of what is compared.
 constexpr std::string_view results_group = "nccl.";
-constexpr std::string_view clock_field = "context.mhz_per_cpu";
-constexpr double clock_tolerance = 0.01;
+// Numbers that differ a little on the same machine: the clock is measured, and each kernel keeps
+// another part of the memory.
+constexpr std::string_view varying_fields[] = {"context.mhz_per_cpu", "hardware.memory_bytes"};
+constexpr double tolerance = 0.01;
 constexpr int deepest = 8;
 
 // Variables that identify one launch, or repeat host, binding and the rank count.
@@ -113,14 +115,37 @@ void add_configuration(const std::string& configuration, Fields& fields) {
     flatten(entry.at("value"), "configuration." + key, 1, fields);
 }
 
+// Returns the numbers of a text by in_turn(), "7 x4, 9". Empty if it has other values.
+std::vector<double> numbers(std::string_view text) {
+  constexpr long most_ranks = 1 << 20;
+  const auto read = [&](auto& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    return error == std::errc();
+  };
+  const auto skip = [&](std::string_view next) {
+    if (!text.starts_with(next)) return false;
+    text.remove_prefix(next.size());
+    return true;
+  };
+  std::vector<double> all;
+  do {
+    double value = 0;
+    long times = 1;
+    if (!read(value) || (skip(" x") && (!read(times) || times < 1 || times > most_ranks)))
+      return {};
+    all.insert(all.end(), static_cast<std::size_t>(times), value);
+  } while (skip(", "));
+  return text.empty() ? all : std::vector<double>{};
+}
+
 bool same(const std::string& field, const std::string& base, const std::string& next) {
   if (base == next) return true;
-  if (field != clock_field) return false;
-  double a = 0, b = 0;
-  const auto read = [](const std::string& text, double& value) {
-    return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc();
-  };
-  return read(base, a) && read(next, b) && std::abs(a - b) <= clock_tolerance * std::max(a, b);
+  if (std::ranges::find(varying_fields, field) == std::end(varying_fields)) return false;
+  const std::vector<double> a = numbers(base), b = numbers(next);
+  return !a.empty() && std::ranges::equal(a, b, [](double one, double other) {
+    return std::abs(one - other) <= tolerance * std::max(one, other);
+  });
 }
 
 // Returns whether `name` is a sequence of whole parts of the dotted `field`.

@@ -60,7 +60,9 @@ class Topology {
     hardware["cores"] = count(HWLOC_OBJ_CORE);
     hardware["hardware_threads"] = count(HWLOC_OBJ_PU);
     hardware["numa_nodes"] = count(HWLOC_OBJ_NUMANODE);
-    hardware["memory_bytes"] = hwloc_get_root_obj(topology_)->total_memory;
+    // Not hwloc's sum over NUMA nodes: a virtual machine that lends free pages to its host lowers
+    // it.
+    hardware["memory_bytes"] = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   }
 
   // Returns the hardware threads on which this process may run, by the system's numbers: "0-3,8".
