@@ -136,7 +136,8 @@ TEST_P(NcclCollectives, ExchangeUnevenParts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, NcclCollectives,
-                         testing::Combine(testing::Values(2, 3, 4), testing::Values("", "library")),
+                         testing::Combine(testing::Values(1, 2, 3, 4),
+                                          testing::Values("", "library")),
                          [](const auto& info) {
                            return fmt::format("{}_{}", std::get<0>(info.param),
                                               std::get<1>(info.param).empty() ? "ours" : "library");

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
 #include "collectives/communicator/calls.h"
 #include "zero/cost/cost.h"
 #include "zero/stages/step.h"
@@ -92,6 +96,47 @@ TEST(CompressedReduction, SendsAndHoldsItsFormulasBytes) {
                   expected_memory(stage, plan, states.layout(), AdamW{}, options, {}, largest)
                       .compression);
       });
+}
+
+// Over a link between hosts, residuals and codes lie in host memory, beside pinned pages that hold
+// copies of the gradients and are not counted with them. The sums are those of ranks on the host.
+// Only the update runs on the GPU, with its own rounding.
+TEST(CompressedReduction, SumsGradientsOfGpusInHostMemory) {
+  if (machine::cuda::count() < 2) GTEST_SKIP() << "fewer than 2 CUDA devices";
+  for (const std::string& algorithm : gradient_compressions()) {
+    SCOPED_TRACE(algorithm);
+    std::vector<double> values[2];
+    for (const bool on_gpu : {false, true})
+      machine::run_ranks(2, [&](machine::World& world) {
+        if (on_gpu) world.use_device(machine::cuda::make_device(world.rank()));
+        world.barrier(world.group());
+        {
+          RankModel model(world, {.dp = 2});
+          const GradientPlan plan = gradient_plan(model.list(), Dtype::float32, model.grid, 48);
+          FlatStates states(world.device(), plan, model.list());
+          model.set_values();
+          const StepOptions options{.gradient_compression = {algorithm, 0.05, 1.5}};
+          const auto step = make_step(0, states, plan, model.communicators(), options);
+          for (int at = 0; at < steps; ++at) {
+            model.set_gradients(at);
+            step->step();
+          }
+          Selected largest;
+          for (const auto& segment : step->compressed()->selected())
+            largest.push_back(segment.largest);
+          EXPECT_EQ(
+              step->compressed()->host()->ledger().peak(),
+              expected_memory(0, plan, states.layout(), AdamW{}, options, {}, largest).compression);
+          if (world.rank() == 0)
+            for (const Parameter& parameter : model.parameters)
+              std::ranges::copy(to_doubles(parameter.value), std::back_inserter(values[on_gpu]));
+        }
+        world.barrier(world.group());
+      });
+    ASSERT_EQ(values[0].size(), values[1].size());
+    for (std::size_t i = 0; i < values[0].size(); ++i)
+      EXPECT_NEAR(values[1][i], values[0][i], 1e-6 * std::max(1.0, std::abs(values[0][i]))) << i;
+  }
 }
 
 TEST(CompressedReduction, RejectsWhatItDoesNotSupport) {

@@ -165,6 +165,29 @@ TEST_P(BlockKernels, Swiglu) {
   }
 }
 
+// The pack that a row ends in also holds padding, which must not change.
+TEST_P(BlockKernels, SwigluOfPaddedRows) {
+  constexpr std::int64_t rows = 3, cols = 13, stride = 16;
+  const Tensor gate = random({rows, stride}, -9, 9), up = random({rows, stride});
+  const Tensor out = empty({rows, stride});
+  from_doubles(out, Values(rows * stride, -7));
+  const auto unpadded = [](const Tensor& tensor) {
+    Matrix part = matrix(tensor);
+    part.cols = cols;
+    return part;
+  };
+  kernels().swiglu(unpadded(gate), unpadded(up), unpadded(out));
+  const Values g = to_doubles(gate), w = to_doubles(up);
+  std::vector<Real> values(rows * stride, -7), errors(rows * stride, 0);
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const std::size_t i = at(row, stride, c);
+      values[i] = g[i] / (1 + std::exp(-Real{g[i]})) * w[i];
+      errors[i] = 1.01L * 8 * u() * std::abs(values[i]);
+    }
+  expect_within(to_doubles(out), values, errors, dtype());
+}
+
 // Queries of heads that are stored (q, k, v) by head. Other elements must not change. The angle is
 // a product of position and a power in double (3 roundoffs). Its sine and cosine have one roundoff
 // of the accumulator. Two products and a sum follow.
