@@ -260,6 +260,7 @@ double Sampler::timed(Runner runner, int batch) {
   // One clock only: waits are on the host's.
   busy_s_ = armed || by_device_ ? seconds / batch
                                 : (host_s - (machine::waited_s() - waited_before)) / batch;
+  if (checks) fails_somewhere();  // no rank checks while another still runs
   if (checks)
     guarded([&] {
       std::optional<machine::Failure> wrong = instance_->check(runner);

@@ -2,12 +2,14 @@
 // Times a unit on all ranks of a case: the matrix t[rank][iteration].
 //
 // A sample: prepare(), a barrier of the case's ranks, run() between two readings of the steady
-// clock on every rank, then check(), if the unit has one. With check(), prepare() is followed by
-// rehearse(). The rehearsal starts with the caches that the check left, the timed run with those
-// that a run leaves. Samples of the yardstick are rehearsed and checked likewise, because they
-// would be faster without. T_i = max over ranks of t[rank][i]; the headline is the median of T_i. A
-// run that is too short for the clock is repeated `batch` times per sample, so that a sample takes
-// 20 us or more. Its time is the mean of the batch: back-to-back runs, as in nccl-tests.
+// clock on every rank, then, after another barrier, check(), if the unit has one. Without that
+// barrier a rank that checks would take memory bandwidth, and a shared core, from ranks that still
+// run. With check(), prepare() is followed by rehearse(). The rehearsal starts with the caches that
+// the check left, the timed run with those that a run leaves. Samples of the yardstick are
+// rehearsed and checked likewise, because they would be faster without. T_i = max over ranks of
+// t[rank][i]; the headline is the median of T_i. A run that is too short for the clock is repeated
+// `batch` times per sample, so that a sample takes 20 us or more. Its time is the mean of the
+// batch: back-to-back runs, as in nccl-tests.
 //
 // The barrier's effect on short times: a rank that leaves it first waits inside its run for the
 // rank that leaves last, and the maximum over ranks contains that wait. The exit skew, which

@@ -127,6 +127,26 @@ TEST(Sampler, NamesTheFirstWrongSample) {
   });
 }
 
+TEST(Sampler, ChecksWhenNoRankRunsAnyMore) {
+  std::atomic<int> runs_of_all = 0;
+  on_ranks(2, [&](machine::World& world, machine::Link* link) {
+    Timed timed;
+    int runs = 0;
+    timed.can_repeat = false;
+    timed.on_run = [&] {
+      wait_for(world.rank() == 0 ? 1e-4 : 2e-3);
+      ++runs;
+      ++runs_of_all;
+    };
+    timed.on_check = [&](Runner) -> std::optional<machine::Failure> {
+      EXPECT_GE(runs_of_all, 2 * runs);
+      return std::nullopt;
+    };
+    Sampler(world.device(), link, {.seconds = 0.1}).sample(timed);
+    EXPECT_GE(runs, 3);
+  });
+}
+
 TEST(Sampler, AlsoChecksTheYardstick) {
   Timed timed;
   timed.on_run = timed.on_yardstick = [] { wait_for(1e-4); };
