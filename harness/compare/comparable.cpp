@@ -142,8 +142,12 @@ std::vector<double> numbers(std::string_view text) {
 bool same(const std::string& field, const std::string& base, const std::string& next) {
   if (base == next) return true;
   if (std::ranges::find(varying_fields, field) == std::end(varying_fields)) return false;
-  const std::vector<double> a = numbers(base), b = numbers(next);
-  return !a.empty() && std::ranges::equal(a, b, [](double one, double other) {
+  std::vector<double> a = numbers(base), b = numbers(next);
+  if (a.empty() || b.empty()) return false;
+  // A value that all ranks share is there once.
+  if (a.size() == 1) a.resize(b.size(), a.front());
+  if (b.size() == 1) b.resize(a.size(), b.front());
+  return std::ranges::equal(a, b, [](double one, double other) {
     return std::abs(one - other) <= tolerance * std::max(one, other);
   });
 }

@@ -260,8 +260,8 @@ double Sampler::timed(Runner runner, int batch) {
   // One clock only: waits are on the host's.
   busy_s_ = armed || by_device_ ? seconds / batch
                                 : (host_s - (machine::waited_s() - waited_before)) / batch;
-  if (checks) fails_somewhere();  // no rank checks while another still runs
-  if (checks)
+  if (checks) {
+    fails_somewhere();  // no rank checks while another still runs
     guarded([&] {
       std::optional<machine::Failure> wrong = instance_->check(runner);
       if (!wrong) return;
@@ -271,6 +271,7 @@ double Sampler::timed(Runner runner, int batch) {
                       sampled < 0 ? "in warm-up" : fmt::format("sample {}", sampled), wrong->text);
       keep(std::move(*wrong));
     });
+  }
   if (sampled >= 0) ++sampled;
   if (limits_.progress) limits_.progress->fetch_add(1, std::memory_order_relaxed);
   return moment.late ? std::numeric_limits<double>::quiet_NaN() : seconds / batch;

@@ -64,10 +64,7 @@ class HostDevice final : public Device {
     stream_ = make_stream();
   }
   std::string description() const override {
-    const double bytes =
-        static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-    return fmt::format("host: {}, {} CPUs, {:.1f} GiB", processor_name(),
-                       sysconf(_SC_NPROCESSORS_ONLN), bytes / 0x1p30);
+    return fmt::format("host: {}, {} CPUs", processor_name(), sysconf(_SC_NPROCESSORS_ONLN));
   }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(*this); }
 
