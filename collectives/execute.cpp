@@ -31,10 +31,9 @@ namespace {
 machine::Store store_of(const Layout& layout, const CallKey& key, int ranks_of_host) {
   const std::int64_t elements =
       layout.input_elements() + (key.in_place ? 0 : layout.output_elements());
-  return static_cast<std::size_t>(elements * ranks_of_host) * size_of(key.dtype) >
-                 machine::kept_cache_bytes(ranks_of_host)
-             ? machine::Store::streaming
-             : machine::Store::cached;
+  const std::size_t bytes = static_cast<std::size_t>(elements * ranks_of_host) * size_of(key.dtype);
+  return machine::stays_in_cache(bytes, ranks_of_host) ? machine::Store::cached
+                                                       : machine::Store::streaming;
 }
 
 }  // namespace

@@ -5,11 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "machine/base/error.h"
+#include "machine/device/host/stream_copy.h"
 #include "machine/world/host_topology.h"
 
 #if defined(__x86_64__)
@@ -125,18 +129,28 @@ std::size_t last_level_cache_bytes() {
   return bytes;
 }
 
-std::size_t kept_cache_bytes(std::size_t caches, int cores, int ranks, bool virtual_machine) {
+bool stays_in_cache(std::size_t bytes, int ranks, const SharedCache& cache,
+                    const std::function<bool(std::size_t)>& measured) {
   // AMD's EPYC has 4 MiB for each core, Intel's Xeons 1.4 to 5.
   constexpr std::size_t of_core = std::size_t{4} << 20;
+  if (bytes > cache.bytes) return false;
   // Of ranks that take turns on cores, some collectives lost a fifth by bypassing the cache.
-  if (!virtual_machine || ranks > cores) return caches;
-  return std::min(caches, static_cast<std::size_t>(cores) * of_core);
+  if (!cache.virtual_machine || ranks > cache.cores) return true;
+  if (bytes <= static_cast<std::size_t>(cache.cores) * of_core) return true;
+  return measured(std::min(std::bit_ceil(bytes), cache.bytes) / static_cast<std::size_t>(ranks));
 }
 
-std::size_t kept_cache_bytes(int ranks) {
-  static const int cores = hwloc_get_nbobjs_by_type(topology(), HWLOC_OBJ_CORE);
-  static const bool is_virtual = is_virtual_machine();
-  return kept_cache_bytes(last_level_cache_bytes(), cores, ranks, is_virtual);
+bool stays_in_cache(std::size_t bytes, int ranks) {
+  static const SharedCache cache{last_level_cache_bytes(),
+                                 hwloc_get_nbobjs_by_type(topology(), HWLOC_OBJ_CORE),
+                                 is_virtual_machine()};
+  return stays_in_cache(bytes, ranks, cache, [](std::size_t of_rank) {
+    static std::mutex mutex;
+    static std::map<std::size_t, bool> known;
+    const std::lock_guard lock(mutex);
+    const auto found = known.find(of_rank);
+    return found != known.end() ? found->second : known[of_rank] = host::stays_in_cache(of_rank);
+  });
 }
 
 std::string text(const std::vector<int>& cores) {

@@ -4,6 +4,7 @@
 
 #include <bitset>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,11 +50,19 @@ class NumaMemory final : public HostMemory {
 // Returns the sum over all last-level caches that this process may use.
 std::size_t last_level_cache_bytes();
 
-// Returns how much of `caches` the ranks on `cores` can expect to keep from one call to the next. A
-// virtual machine shows the whole cache of its socket, which others use too.
-std::size_t kept_cache_bytes(std::size_t caches, int cores, int ranks, bool virtual_machine);
-// The same for this host.
-std::size_t kept_cache_bytes(int ranks);
+// The last-level caches of a host, and its cores.
+struct SharedCache {
+  std::size_t bytes = 0;
+  int cores = 1;
+  bool virtual_machine = false;
+};
+// Returns whether ranks can expect to find their `bytes` in it again in the next call. A virtual
+// machine shows the whole cache of its socket, which others use too: above the share of its cores,
+// the answer is that of `measured` for the part of one rank.
+bool stays_in_cache(std::size_t bytes, int ranks, const SharedCache& cache,
+                    const std::function<bool(std::size_t)>& measured);
+// The same for this host, measured once for each power of two.
+bool stays_in_cache(std::size_t bytes, int ranks);
 
 std::string text(const std::vector<int>& cores);  // "0-3,8"
 

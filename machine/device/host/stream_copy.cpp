@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <memory>
 
+#include "machine/base/clock.h"
 #include "machine/device/host/streaming.h"
 
 namespace machine::host {
@@ -18,6 +21,34 @@ void stream_copy(void* to, const void* from, std::size_t bytes) {
   for (; i + line_bytes <= bytes; i += line_bytes) stream_line(target + i, source + i);
   if (i < bytes) std::memcpy(target + i, source + i, bytes - i);
   end_streaming();
+}
+
+bool stays_in_cache(std::size_t bytes) {
+  constexpr int rounds = 5;
+  constexpr double clearly = 0.9;
+  constexpr std::size_t piece = 128 * 1024;  // memcpy bypasses the cache itself if it copies more
+  const std::size_t half = bytes / 2;
+  const auto memory = std::make_unique<std::byte[]>(2 * half);
+  std::byte *const from = memory.get(), *const to = from + half;
+  // Results are read before the next call. A store that bypasses the cache must then remove them
+  // from it, which takes longer.
+  const auto seconds_of_second = [&](const auto& copy) {
+    copy();
+    for (std::size_t i = 0; i < half; i += line_bytes)
+      static_cast<void>(*static_cast<const volatile std::byte*>(to + i));
+    const double begin_s = steady_s();
+    copy();
+    return steady_s() - begin_s;
+  };
+  double kept_s = std::numeric_limits<double>::infinity(), bypassed_s = kept_s;
+  for (int round = 0; round < rounds; ++round) {
+    bypassed_s = std::min(bypassed_s, seconds_of_second([&] { stream_copy(to, from, half); }));
+    kept_s = std::min(kept_s, seconds_of_second([&] {
+                        for (std::size_t i = 0; i < half; i += piece)
+                          std::memcpy(to + i, from + i, std::min(piece, half - i));
+                      }));
+  }
+  return kept_s < clearly * bypassed_s;
 }
 
 }  // namespace machine::host
