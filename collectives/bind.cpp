@@ -64,6 +64,22 @@ class Binding {
     }
   }
 
+  void join_sends() {
+    std::vector<Action>& actions = bound_.actions;
+    const auto joins = [&](std::size_t i) {
+      return i < actions.size() && actions[i].verb == Verb::send && !actions[i].pushes;
+    };
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (!joins(i)) continue;
+      std::vector<int>& peers = actions[i].to_all;
+      for (std::size_t next = i; joins(next) && actions[next].source == actions[i].source &&
+                                 actions[next].bytes == actions[i].bytes;
+           ++next)
+        peers.push_back(actions[next].peer);
+      i += peers.size() - 1;
+    }
+  }
+
   BoundPlan take() {
     bound_.visited += sent_from_.visited();
     return std::move(bound_);
@@ -139,6 +155,7 @@ BoundPlan bind(const Plan& plan, const Layout& layout, bool in_place, std::size_
   if (store == machine::Store::streaming) binding.choose_stores();
   binding.number_posts();
   binding.count_forwards();
+  binding.join_sends();
   return binding.take();
 }
 

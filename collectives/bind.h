@@ -30,6 +30,7 @@ struct Action {
   int ahead = 0;                   // of a post: number of the message from now; 1: the next
   bool pushes = false;             // of a send: Step::pushes
   std::size_t forwards = 0;        // of a sum: number of sends of exactly this target that follow
+  std::vector<int> to_all;  // of a send: its peer and those of the sends of this source that follow
   machine::Store store = machine::Store::cached;  // of a receive or copy
 };
 

@@ -70,6 +70,19 @@ TEST(Bind, PostsCountEarlierMessages) {
   EXPECT_THROW(bind(plan, layout, false, 4, machine::Store::cached), std::logic_error);
 }
 
+TEST(Bind, JoinsSendsOfTheSameData) {
+  Plan plan{1, 4, 0, {}};
+  plan.steps = {send(1, input(0)), send(2, input(0)), send(3, input(1)),         push(1, input(2)),
+                push(2, input(2)), send(2, input(3)), copy(input(0), output(0)), send(3, input(3))};
+  const Layout layout(machine::Operation::all_reduce, plan, {0, 4}, 400);
+  const std::vector<Action> actions = bind(plan, layout, false, 4, machine::Store::cached).actions;
+  EXPECT_EQ(actions[0].to_all, (std::vector<int>{1, 2}));
+  EXPECT_EQ(actions[2].to_all, std::vector<int>{3});
+  EXPECT_EQ(actions[3].to_all, std::vector<int>());
+  EXPECT_EQ(actions[5].to_all, std::vector<int>{2});
+  EXPECT_EQ(actions[7].to_all, std::vector<int>{3});
+}
+
 TEST(Bind, ReusedDataStaysInTheCache) {
   Plan plan{1, 4, 0, {}};
   plan.steps = {receive(1, output(0)), receive(1, output(1)), copy(input(2), output(2)),

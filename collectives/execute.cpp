@@ -211,9 +211,17 @@ void Execution::run_in_order(machine::Link& link, machine::Reduction reduction,
     if (!received_first) call_at(i, hooks.before_read);
     for (const std::size_t sent : action.after) link.wait_sent(actions_[sent].peer, numbers_[sent]);
     switch (action.verb) {
-      case Verb::send:
-        numbers_[i] = send(link, action, at(action.source));
+      case Verb::send: {
+        const std::size_t more = action.to_all.empty() ? 0 : action.to_all.size() - 1;
+        if (more == 0) {
+          numbers_[i] = send(link, action, at(action.source));
+          break;
+        }
+        link.send_to_all(action.to_all, at(action.source), action.bytes,
+                         std::span(numbers_).subspan(i, more + 1));
+        i += more;
         break;
+      }
       case Verb::receive:
         link.receive(action.peer, at(action.target), action.bytes, action.store);
         break;

@@ -11,11 +11,14 @@ namespace machine {
 
 ChannelEnds make_channels(World& world, const Group& group) {
   const std::size_t size = group.size();
-  World::Shared shared = world.share(group, sizeof(Channel) * size, [size](std::byte* block) {
-    std::uninitialized_default_construct_n(reinterpret_cast<Channel*>(block), size);
-  });
+  const std::size_t channels_bytes = sizeof(Channel) * size;
+  World::Shared shared = world.share(
+      group, channels_bytes + ChannelEnds::most_copies * eager_bytes, [size](std::byte* block) {
+        std::uninitialized_default_construct_n(reinterpret_cast<Channel*>(block), size);
+      });
   ChannelEnds ends;
   ends.incoming = reinterpret_cast<Channel*>(shared.blocks[group.index]);
+  ends.copies = shared.blocks[group.index] + channels_bytes;
   for (std::byte* block : shared.blocks)
     ends.outgoing.push_back(reinterpret_cast<Channel*>(block) + group.index);
   ends.retire = std::move(shared.retire);

@@ -49,10 +49,13 @@ struct Channel {
 };
 
 // A rank's ends of the channels of a group. `incoming` has group.size() channels in this rank's
-// memory, the i-th from peer i. `outgoing[i]` leads to peer i and is in the peer's memory. Call
-// `retire` once, when the link no longer uses `incoming`; peers may still read it.
+// memory, the i-th from peer i. `outgoing[i]` leads to peer i and is in the peer's memory. `copies`
+// has room for messages in this rank's memory that several peers read. Call `retire` once, when the
+// link no longer uses `incoming` and `copies`; peers may still read them.
 struct ChannelEnds {
+  static constexpr std::size_t most_copies = 8;  // of eager_bytes
   Channel* incoming = nullptr;
+  std::byte* copies = nullptr;
   std::vector<Channel*> outgoing;
   std::function<void()> retire;
 };
@@ -73,6 +76,7 @@ class ChannelLink : public Link {
   std::uint64_t last_received(int peer) const { return received_[peer]; }
   Channel& to(int peer) { return *ends_.outgoing[peer]; }
   Channel& from(int peer) { return ends_.incoming[peer]; }
+  std::byte* copy_block(std::size_t index) { return ends_.copies + index * eager_bytes; }
 
   // Waits until the ring has room for the next message. Returns its descriptor.
   Slot& next_slot(int peer, std::size_t bytes) {

@@ -52,6 +52,18 @@ std::uint64_t Link::send(int peer, const void* data, std::size_t bytes) {
   return number;
 }
 
+void Link::send_to_all(std::span<const int> peers, const void* data, std::size_t bytes,
+                       std::span<std::uint64_t> numbers) {
+  do_send_to_all(peers, data, bytes, numbers);
+  current_->bytes_sent += bytes * peers.size();
+  current_->messages_sent += peers.size();
+}
+
+void Link::do_send_to_all(std::span<const int> peers, const void* data, std::size_t bytes,
+                          std::span<std::uint64_t> numbers) {
+  for (std::size_t i = 0; i < peers.size(); ++i) numbers[i] = do_send(peers[i], data, bytes);
+}
+
 std::uint64_t Link::deliver(int peer, std::size_t bytes) {
   const std::uint64_t number = do_deliver(peer, bytes);
   current_->bytes_sent += bytes;

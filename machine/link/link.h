@@ -107,6 +107,9 @@ class Link {
 
   // Starts sending; returns the message's number on this channel, from 1.
   std::uint64_t send(int peer, const void* data, std::size_t bytes);
+  // Sends the same bytes to several peers, in their order. Sets the number of each message.
+  void send_to_all(std::span<const int> peers, const void* data, std::size_t bytes,
+                   std::span<std::uint64_t> numbers);
   // Waits until the receiver has taken message `number` (and all before it) to this peer; a number
   // beyond the last means all of them.
   void wait_sent(int peer, std::uint64_t number) { do_wait_sent(peer, number); }
@@ -158,6 +161,8 @@ class Link {
  protected:
   explicit Link(Group group);
   Operation operation() const { return label_.operation; }
+  virtual void do_send_to_all(std::span<const int> peers, const void* data, std::size_t bytes,
+                              std::span<std::uint64_t> numbers);
 
  private:
   virtual void do_exchange(std::span<const Transfer> transfers);

@@ -135,6 +135,80 @@ TEST(SharedMemoryLink, AMessageIsDeliveredToThePostedPlace) {
   });
 }
 
+// The sender runs ahead of its receivers: it sends more messages than it has copies.
+TEST(SharedMemoryLink, AMessageToAllArrivesWholeAndInOrder) {
+  constexpr int ranks = 4, messages = 20;
+  run_ranks(ranks, [](World& world) {
+    const auto link = connect(world, world.group(), Transport::shared_memory);
+    const int rank = world.rank();
+    const std::vector<int> peers = {(rank + 3) % ranks, (rank + 1) % ranks};
+    std::size_t sent = 0;
+    std::uint64_t number = 0;
+    for (const std::size_t bytes : sizes) {
+      std::vector<std::vector<unsigned char>> data;
+      for (int i = 0; i < messages; ++i) {
+        data.push_back(pattern(rank, 9, i, bytes));
+        std::vector<std::uint64_t> numbers(2);
+        link->send_to_all(peers, data.back().data(), bytes, numbers);
+        EXPECT_EQ(numbers, std::vector<std::uint64_t>(2, ++number));
+      }
+      sent += 2 * messages * bytes;
+      for (const int peer : {(rank + 1) % ranks, (rank + 3) % ranks})
+        for (int i = 0; i < messages; ++i) {
+          std::vector<unsigned char> got(bytes);
+          link->receive(peer, got.data(), bytes);
+          ASSERT_EQ(got, pattern(peer, 9, i, bytes)) << bytes << " bytes from " << peer;
+        }
+      link->flush();
+    }
+    EXPECT_EQ(link->total().bytes_sent, sent);
+    EXPECT_EQ(link->total().messages_sent, 2 * messages * std::size(sizes));
+  });
+}
+
+TEST(SharedMemoryLink, PeersReadOneCopyOfAMessageToAll) {
+  std::atomic<const void*> read[3] = {};
+  run_ranks(3, [&](World& world) {
+    const auto link = connect(world, world.group(), Transport::shared_memory);
+    const std::vector<int> peers = {1, 2};
+    for (const std::size_t bytes : {inline_bytes + 1, eager_bytes}) {
+      const auto data = pattern(0, 9, 1, bytes);
+      if (world.rank() == 0) {
+        std::vector<std::uint64_t> numbers(2);
+        link->send_to_all(peers, data.data(), bytes, numbers);
+      } else {
+        read[world.rank()] = link->receive_in_place(0, bytes);
+        EXPECT_EQ(std::memcmp(read[world.rank()], data.data(), bytes), 0);
+        link->release(0);
+      }
+      world.barrier(world.group());
+      EXPECT_EQ(read[1].load(), read[2].load());
+      EXPECT_NE(read[1].load(), data.data());
+      world.barrier(world.group());
+    }
+  });
+}
+
+TEST(SharedMemoryLink, AMessageToAllOutlivesItsLink) {
+  std::atomic<bool> closed = false;
+  run_ranks(3, [&](World& world) {
+    auto link = connect(world, world.group(), Transport::shared_memory);
+    const auto data = pattern(0, 9, 1, 1000);
+    if (world.rank() == 0) {
+      const std::vector<int> peers = {1, 2};
+      std::vector<std::uint64_t> numbers(2);
+      link->send_to_all(peers, data.data(), data.size(), numbers);
+      link.reset();
+      closed = true;
+    } else {
+      while (!closed) std::this_thread::yield();
+      std::vector<unsigned char> got(data.size());
+      link->receive(0, got.data(), got.size());
+      EXPECT_EQ(got, data);
+    }
+  });
+}
+
 TEST(SharedMemoryLink, UnequalSizesAreRejectedByName) {
   try {
     run_ranks(2, [](World& world) {

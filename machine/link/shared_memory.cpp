@@ -13,7 +13,11 @@ namespace machine {
 SharedMemoryLink::SharedMemoryLink(World& world, const Group& group)
     : ChannelLink(group, make_channels(world, group), world.wait_policy()),
       shared_(world.shared_memory()),
-      lent_(size()) {}
+      lent_(size()) {
+  for (std::size_t i = 0; i < ChannelEnds::most_copies; ++i)
+    copies_.push_back(
+        {copy_block(i), std::vector<std::uint64_t>(static_cast<std::size_t>(size()))});
+}
 
 SharedMemoryLink::~SharedMemoryLink() {
   try {
@@ -56,6 +60,31 @@ std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t 
   slot.address = shared_.offset(data);
   lent_[peer].last = number;
   return publish(peer, slot);
+}
+
+SharedMemoryLink::Copy* SharedMemoryLink::free_copy() {
+  Copy& copy = copies_[next_copy_];
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::uint64_t number = copy.numbers[static_cast<std::size_t>(peer)];
+    if (last_taken(peer) < number) refresh_taken(peer);
+    if (last_taken(peer) < number) return nullptr;
+  }
+  next_copy_ = (next_copy_ + 1) % copies_.size();
+  return &copy;
+}
+
+// One copy instead of one for each peer: the sender writes fewer lines, and of the receivers that
+// share a cache only the first fetches them.
+void SharedMemoryLink::do_send_to_all(std::span<const int> peers, const void* data,
+                                      std::size_t bytes, std::span<std::uint64_t> numbers) {
+  Copy* const copy = bytes > inline_bytes && bytes <= eager_bytes ? free_copy() : nullptr;
+  if (!copy) return Link::do_send_to_all(peers, data, bytes, numbers);
+  std::memcpy(copy->data, data, bytes);
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    Slot& slot = next_slot(peers[i], bytes);
+    slot.address = shared_.offset(copy->data);
+    numbers[i] = copy->numbers[static_cast<std::size_t>(peers[i])] = publish(peers[i], slot);
+  }
 }
 
 void SharedMemoryLink::do_wait_sent(int peer, std::uint64_t number) {
