@@ -12,6 +12,7 @@
 #include "harness/measure/link_rates.h"
 #include "harness/measure/matrix_rate.h"
 #include "harness/measure/memory_batches.h"
+#include "harness/measure/rate_curve.h"
 #include "harness/measure/sampler.h"
 #include "machine/base/error.h"
 #include "machine/device/dense_peak.h"
@@ -264,43 +265,19 @@ std::vector<double> agreed_means(machine::World& world, const machine::Group& gr
   return world.broadcast(world.group(), 0, result);
 }
 
-// Returns the measured sizes between which a working set lies: one or two.
-std::vector<std::int64_t> sets_around(const auto& curve, double working_set_bytes) {
-  std::vector<std::int64_t> sets;
-  const auto above = curve.lower_bound(working_set_bytes);
-  if (above != curve.begin()) sets.push_back(static_cast<std::int64_t>(std::prev(above)->first));
-  if (above != curve.end()) sets.push_back(static_cast<std::int64_t>(above->first));
-  return sets;
-}
-
-void raise(double& rate, double measured) { rate = std::max(rate, measured); }
-
-// Returns the value of the key's curve; 0: not measured.
-double at(const auto& curves, const auto& key, double working_set_bytes) {
-  const auto found = curves.find(key);
-  if (found == curves.end() || found->second.empty()) return 0;
-  const auto& curve = found->second;
-  const auto above = curve.lower_bound(working_set_bytes);
-  if (above == curve.begin()) return above->second;
-  if (above == curve.end()) return curve.rbegin()->second;
-  const auto below = std::prev(above);
-  const double place =
-      std::log(working_set_bytes / below->first) / std::log(above->first / below->first);
-  return below->second + place * (above->second - below->second);
-}
-
 }  // namespace
 
 double Rates::memory_bytes_per_second(double working_set_bytes, int ranks) const {
-  return at(copy_, ranks, working_set_bytes);
+  return rate_at(copy_, ranks, working_set_bytes);
 }
 
 double Rates::update_bytes_per_second(double working_set_bytes, int ranks) const {
-  return std::max(at(update_, ranks, working_set_bytes), at(copy_, ranks, working_set_bytes));
+  return std::max(rate_at(update_, ranks, working_set_bytes),
+                  rate_at(copy_, ranks, working_set_bytes));
 }
 
 double Rates::link_bytes_per_second(double working_set_bytes, const LinkKey& key) const {
-  return at(link_, key, working_set_bytes);
+  return rate_at(link_, key, working_set_bytes);
 }
 
 double Rates::flops_per_second(Dtype dtype, int ranks) const {
@@ -410,6 +387,8 @@ void Rates::measure(machine::World& world, int ranks) {
   }
   copies = agreed_means(world, group, copies);
   updates = agreed_means(world, group, updates);
+  if (world.device().readable_by_host())
+    for (auto* const rates : {&copies, &updates}) raise_halves(*rates);
   products = agreed_means(world, group, products);
   for (std::size_t i = 0; i < sizes.size(); ++i)
     set_memory(ranks, static_cast<double>(sizes[i]), copies[i]);
@@ -488,6 +467,9 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
       }
       return rates;
     });
+    if (world.device().readable_by_host())
+      for (const std::int64_t set : sets_around(curve, key.working_set_bytes))
+        raise_half(curve, static_cast<double>(set));
   };
   // Over shared_memory the copy rate is part of the limit of a link, too.
   if (key.kind == RateKey::Kind::update && !update_[key.ranks].empty())

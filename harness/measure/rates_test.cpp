@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "harness/measure/batches.h"
+#include "harness/measure/rate_curve.h"
 #include "machine/world/binding.h"
 
 namespace harness {
@@ -19,14 +22,33 @@ using machine::Transport;
 
 TEST(Rates, InterpolateOverTheLogarithm) {
   Rates rates;
-  rates.set_memory(2, 1024, 8e9);
-  rates.set_memory(2, 16384, 4e9);
-  EXPECT_EQ(rates.memory_bytes_per_second(1, 2), 8e9);
-  EXPECT_EQ(rates.memory_bytes_per_second(1024, 2), 8e9);
+  rates.set_memory(2, 1024, 4e9);
+  rates.set_memory(2, 16384, 8e9);
+  EXPECT_EQ(rates.memory_bytes_per_second(1, 2), 4e9);
+  EXPECT_EQ(rates.memory_bytes_per_second(1024, 2), 4e9);
   EXPECT_DOUBLE_EQ(rates.memory_bytes_per_second(4096, 2), 6e9);
-  EXPECT_EQ(rates.memory_bytes_per_second(1e9, 2), 4e9);
+  EXPECT_EQ(rates.memory_bytes_per_second(1e9, 2), 8e9);
   EXPECT_EQ(rates.memory_bytes_per_second(1024, 3), 0);
   EXPECT_EQ(rates.flops_per_second(Dtype::float32, 2), 0);
+}
+
+TEST(Rates, AllowAPartOfTheSetInANearerCache) {
+  Rates rates;
+  rates.set_memory(2, 1024, 8e9);
+  rates.set_memory(2, 2048, 3e9);
+  rates.set_memory(2, 16384, 2e9);
+  // 1024 at 8e9, the rest at 2e9; not 2048 at 3e9
+  EXPECT_DOUBLE_EQ(rates.memory_bytes_per_second(16384, 2), 16384 / (1024 / 8e9 + 15360 / 2e9));
+  EXPECT_EQ(rates.memory_bytes_per_second(1024, 2), 8e9);
+}
+
+TEST(Rates, OfAHalfAreAtLeastThoseOfTheWhole) {
+  std::vector<double> rates{3, 5, 4, 8, 2};
+  raise_halves(rates);
+  EXPECT_EQ(rates, (std::vector<double>{5, 5, 8, 8, 2}));
+  std::map<double, double> curve{{1, 3}, {2, 5}, {4, 4}};
+  for (const double set : {1.0, 2.0, 4.0}) raise_half(curve, set);
+  EXPECT_EQ(curve, (std::map<double, double>{{1, 5}, {2, 5}, {4, 4}}));
 }
 
 TEST(Rates, HaveNames) {
@@ -143,7 +165,8 @@ TEST(Rates, MeasuredAgainKeepTheBetter) {
     EXPECT_TRUE(rates.measure_again(world, {memory, 2, {}, {}, 10000}));
     EXPECT_GT(rates.memory_bytes_per_second(4096, 2), 1e6);
     EXPECT_GT(rates.memory_bytes_per_second(16384, 2), 1e6);
-    EXPECT_EQ(rates.memory_bytes_per_second(1 << 20, 2), 1) << "it does not determine the rate";
+    EXPECT_EQ(rates.named().at("copy_GBps/ranks:2/bytes:1048576"), 1e-9)
+        << "it does not determine the rate";
     EXPECT_TRUE(rates.measure_again(world, {link, 2, {}, Transport::shared_memory, 10000}));
     EXPECT_GT(rates.link_bytes_per_second(10000, {2, Transport::shared_memory, false}), 1e6);
   });
