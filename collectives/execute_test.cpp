@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "machine/device/device.h"
+#include "machine/world/binding.h"
 
 namespace collectives {
 namespace {
@@ -91,7 +93,9 @@ TEST(Execution, OfARootInPlaceWritesHalfToItsPeer) {
 TEST(Execution, CountsTheBuffersOfItsHostOnly) {
   const auto device = machine::make_host_device();
   constexpr int ranks = 1024;
-  const std::int64_t count = 500;  // of a share: the buffers of two ranks are 4 MiB, of all 2 GiB
+  // Of a share: the buffers of two ranks fit into the cache of any host, those of all never do.
+  const auto count = static_cast<std::int64_t>(
+      std::min<std::size_t>(500, machine::last_level_cache_bytes() / (2 * 4 * (ranks + 1))));
   const CallKey key{.algorithm = &find_algorithm(machine::Operation::all_gather, "direct"),
                     .count = count};
   EXPECT_EQ(Execution(key, 0, ranks, device->stream(), nullptr, 2).store(), machine::Store::cached);
