@@ -17,13 +17,15 @@ class Binding {
     for (const Step& step : plan.steps) bind(step);
   }
 
-  // Keeps in the cache the values that this rank or a peer reads again.
+  // Keeps in the cache the values that this rank or a peer reads again, and sums in place, whose
+  // target the addition has fetched.
   void choose_stores() {
     RangeMap<bool> read_later;
     for (std::size_t i = bound_.actions.size(); i-- > 0;) {
       Action& action = bound_.actions[i];
       const Sites& sites = sites_[i];
-      if (action.verb == Verb::receive || action.verb == Verb::copy) {
+      if (action.verb == Verb::receive || action.verb == Verb::copy ||
+          (action.verb == Verb::receive_reduce && sites.source != sites.target)) {
         bool again = false;
         read_later.visit(sites.target, [&](bool read) { again = again || read; });
         if (!again) action.store = machine::Store::streaming;

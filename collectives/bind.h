@@ -31,7 +31,7 @@ struct Action {
   bool pushes = false;             // of a send: Step::pushes
   std::size_t forwards = 0;        // of a sum: number of sends of exactly this target that follow
   std::vector<int> to_all;  // of a send: its peer and those of the sends of this source that follow
-  machine::Store store = machine::Store::cached;  // of a receive or copy
+  machine::Store store = machine::Store::cached;  // of a receive, copy or receive_reduce
 };
 
 struct BoundPlan {
@@ -41,8 +41,8 @@ struct BoundPlan {
   std::size_t visited = 0;             // RangeMap::visited, for tests
 };
 
-// store: for received and copied values that no later step reads. Throws std::logic_error if the
-// plan posts a place that it does not receive into.
+// store: for received, copied and summed values that no later step reads. Throws std::logic_error
+// if the plan posts a place that it does not receive into.
 BoundPlan bind(const Plan& plan, const Layout& layout, bool in_place, std::size_t element_bytes,
                machine::Store store);
 

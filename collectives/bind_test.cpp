@@ -95,6 +95,24 @@ TEST(Bind, ReusedDataStaysInTheCache) {
   EXPECT_EQ(actions[2].store, machine::Store::cached);
 }
 
+// An addition has fetched the target of a sum in place.
+TEST(Bind, SumsBypassTheCacheUnlessInPlaceOrReused) {
+  Plan plan{1, 4, 0, {}};
+  plan.steps = {receive_reduce(1, input(0), output(0)), receive_reduce(1, input(1), output(1)),
+                receive_reduce(2, output(1), output(1)), receive_reduce(1, input(2), output(2)),
+                send(1, output(2))};
+  const auto stores = [&](bool in_place) {
+    const Layout layout(machine::Operation::all_reduce, plan, {0, 4}, 400);
+    std::vector<machine::Store> found;
+    for (const Action& action : bind(plan, layout, in_place, 4, machine::Store::streaming).actions)
+      if (action.verb == Verb::receive_reduce) found.push_back(action.store);
+    return found;
+  };
+  using enum machine::Store;
+  EXPECT_EQ(stores(false), (std::vector{streaming, cached, cached, cached}));
+  EXPECT_EQ(stores(true), (std::vector{cached, cached, cached, cached}));
+}
+
 // The work of binding grows with the plan, not with its square.
 TEST(Bind, VisitsFewPiecesPerStep) {
   for (const Algorithm& algorithm : algorithms())

@@ -150,7 +150,7 @@ std::size_t Execution::reduce(machine::Link& link, machine::Reduction reduction,
   const bool everywhere = action.forwards > 0 && targets_.size() == sends.size() + 1;
   if (!everywhere) targets_.resize(1);
   kernels_.reduce_to_all(reduction, label_.dtype, a, b, targets_, action.count,
-                         everywhere ? store_ : machine::Store::cached);
+                         everywhere ? store_ : action.store);
   return everywhere ? sends.size() : 0;
 }
 
