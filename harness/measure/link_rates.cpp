@@ -111,7 +111,8 @@ ReceivingRates peer_memory_rates(machine::World& world, const machine::Group& gr
   rates.unchanged = rates_of(sets, [&](std::int64_t set, std::size_t bytes) {
     barrier(link);
     return best_copy(set, [&](const auto& copy) {
-      return seconds_of([&] { copy(ring.to.data(), peer, bytes); }, [] {}, batches_of(world, set));
+      return seconds_of_all(
+          world, group, set, [&] { copy(ring.to.data(), peer, bytes); }, [] {});
     });
   });
   barrier(link);  // no rank writes memory that another rank reads

@@ -46,18 +46,23 @@ std::vector<std::int64_t> sets(std::int64_t largest) {
   return sets;
 }
 
-// Large enough to exceed the caches: half of a set is read. If the writes to the other half bypass
-// the cache, the cache may hold part of the read half. The host does not know a GPU's cache.
+// Large enough to exceed the host's caches: half of a set is read. If the writes to the other half
+// bypass the cache, the cache may hold part of the read half.
+std::int64_t past_caches(int ranks) {
+  return 8 * static_cast<std::int64_t>(machine::last_level_cache_bytes()) / ranks;
+}
+
+// The host does not know a GPU's cache.
 std::int64_t largest_copied(const machine::Device& device, int ranks) {
   const std::int64_t least = device.readable_by_host() ? 64 << 20 : 512 << 20;
-  const auto caches = static_cast<std::int64_t>(machine::last_level_cache_bytes());
-  return std::max(least, 8 * caches / ranks);
+  return std::max(least, past_caches(ranks));
 }
 
 // Returns the largest number of bytes that a rank sends and receives. Links between GPUs need large
 // messages to be busy.
-std::int64_t largest_sent(const machine::Device& device, machine::Transport transport) {
-  if (!between_devices(transport)) return 64 << 20;
+std::int64_t largest_sent(const machine::Device& device, machine::Transport transport, int ranks) {
+  if (!between_devices(transport))
+    return std::clamp(past_caches(ranks), std::int64_t{64} << 20, std::int64_t{256} << 20);
   return std::int64_t{has_gpu_speed(device) ? 512 : 4} << 20;
 }
 
@@ -73,7 +78,8 @@ bool ranks_take_turns(machine::World& world, const machine::Group& group) {
 // The memory of all copies. A set uses the first bytes, so pages are allocated once: allocating
 // them for each set would take longer than the copies.
 struct CopyBuffers {
-  std::int64_t set_bytes = 0;  // of both halves; 0: no set fits into memory
+  std::int64_t set_bytes = 0;  // of both halves, on all ranks; 0: no set fits into memory
+  int most_threads = 1;        // of a rank
   machine::Memory from, to;
 
   std::byte* source() const { return static_cast<std::byte*>(from.data()); }
@@ -90,11 +96,11 @@ void in_parts(machine::World& world, std::size_t begin, std::size_t end, const a
 }
 
 // Returns buffers for the largest of the ascending sets that fits into memory.
-CopyBuffers copy_buffers(machine::World& world, const std::vector<std::int64_t>& sets) {
+CopyBuffers own_buffers(machine::World& world, const std::vector<std::int64_t>& sets) {
   machine::Device& device = world.device();
   for (auto set = sets.rbegin(); set != sets.rend(); ++set) try {
       const auto half = static_cast<std::size_t>(*set / 2);
-      CopyBuffers buffers{*set, device.allocate(half, machine::Category::buffers),
+      CopyBuffers buffers{*set, device.threads(), device.allocate(half, machine::Category::buffers),
                           device.allocate(half + apart_bytes, machine::Category::buffers)};
       // Touched first: untouched pages all read the same zero page.
       const std::vector<char> pattern(std::min(half, part_bytes), 1);
@@ -108,6 +114,15 @@ CopyBuffers copy_buffers(machine::World& world, const std::vector<std::int64_t>&
       if (error.failure().kind != machine::Failure::Kind::out_of_memory) throw;
     }
   return {};
+}
+
+// Returns the same on all ranks of the group, which measure together.
+CopyBuffers copy_buffers(machine::World& world, const machine::Group& group,
+                         const std::vector<std::int64_t>& sets) {
+  CopyBuffers buffers = own_buffers(world, sets);
+  buffers.set_bytes = std::ranges::min(world.all_gather(group, buffers.set_bytes));
+  buffers.most_threads = std::ranges::max(world.all_gather(group, buffers.most_threads));
+  return buffers;
 }
 
 // Returns the shorter time for the bytes of a set: of one copy, or of sums, which read twice what
@@ -132,21 +147,22 @@ double copy_seconds_of_gpu(machine::Device& device, const CopyBuffers& buffers, 
 
 // Returns the shortest time: by one thread or all, through the cache or bypassing it. Bypasses the
 // cache only for sets that exceed the nearest cache.
-double copy_seconds(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes) {
+double copy_seconds(machine::World& world, const machine::Group& group, const CopyBuffers& buffers,
+                    std::int64_t set_bytes) {
   machine::Device& device = world.device();
   const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
   std::byte* const source = buffers.source();
   std::byte* const target = buffers.target();
-  const Batches batches = batches_of(world, set_bytes);
-  const auto finish = [&] { device.stream().synchronize(); };
-  if (!device.readable_by_host()) return copy_seconds_of_gpu(device, buffers, half, batches);
+  if (!device.readable_by_host())
+    return copy_seconds_of_gpu(device, buffers, half, batches_of(world, set_bytes));
   const auto alone = [&] {
     const auto copy_all = [&] {
       in_parts(world, 0, half, [&](std::size_t at, std::size_t bytes) {
         device.stream().copy(target + at, source + at, bytes);
       });
     };
-    return seconds_of(copy_all, finish, batches);
+    return seconds_of_all(world, group, set_bytes, copy_all,
+                          [&] { device.stream().synchronize(); });
   };
   const auto seconds_by_all_threads = [&](const auto& copy_part) {
     const auto copy = [&] {
@@ -159,21 +175,21 @@ double copy_seconds(machine::World& world, const CopyBuffers& buffers, std::int6
                                          });
                               });
     };
-    return seconds_of(
-        copy, [] {}, batches);
+    return seconds_of_all(world, group, set_bytes, copy, [] {});
   };
   // A kernel uses all threads of its rank, so the rate of one thread would not be a limit.
   double best = alone();
-  if (device.threads() > 1) best = std::min(best, seconds_by_all_threads(std::memcpy));
+  if (buffers.most_threads > 1) best = std::min(best, seconds_by_all_threads(std::memcpy));
   if (set_bytes >= cached_set)
     best = std::min(best, seconds_by_all_threads(machine::host::stream_copy));
   return best;
 }
 
 // Returns the bytes read plus written per second. 0: the buffers do not hold the set.
-double copy_rate(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes) {
+double copy_rate(machine::World& world, const machine::Group& group, const CopyBuffers& buffers,
+                 std::int64_t set_bytes) {
   if (set_bytes > buffers.set_bytes) return 0;
-  return static_cast<double>(set_bytes) / copy_seconds(world, buffers, set_bytes);
+  return static_cast<double>(set_bytes) / copy_seconds(world, group, buffers, set_bytes);
 }
 
 // Each of three arrays += in.
@@ -189,18 +205,19 @@ void add_to_three(const float* __restrict in, float* __restrict x, float* __rest
 
 // Returns the bytes read plus written per second by updates in place: of halves of the set, or of
 // three quarters, as optimizers do, which keeps more loads in flight.
-double update_rate(machine::World& world, const CopyBuffers& buffers, std::int64_t set_bytes) {
+double update_rate(machine::World& world, const machine::Group& group, const CopyBuffers& buffers,
+                   std::int64_t set_bytes) {
   if (set_bytes > buffers.set_bytes) return 0;
   machine::Device& device = world.device();
-  const Batches batches = batches_of(world, set_bytes);
   constexpr auto value_bytes = static_cast<std::int64_t>(sizeof(float));
   const std::int64_t half = set_bytes / 2;
-  const double one = seconds_of(
+  const double one = seconds_of_all(
+      world, group, set_bytes,
       [&] {
         device.stream().kernels().reduce(machine::Reduction::sum, Dtype::float32, buffers.source(),
                                          buffers.target(), buffers.target(), half / value_bytes);
       },
-      [&] { device.stream().synchronize(); }, batches);
+      [&] { device.stream().synchronize(); });
   // No two arrays begin at the same place of a page.
   constexpr auto apart = static_cast<std::int64_t>(apart_bytes);
   const std::int64_t quarter = half / 2, count = quarter / value_bytes - 2 * apart / value_bytes;
@@ -209,7 +226,8 @@ double update_rate(machine::World& world, const CopyBuffers& buffers, std::int64
   float* const x = values(buffers.source() + quarter + apart);
   float* const y = values(buffers.target() + apart);
   float* const z = values(buffers.target() + quarter + 2 * apart);
-  const double three = seconds_of(
+  const double three = seconds_of_all(
+      world, group, set_bytes,
       [&] {
         constexpr std::int64_t of_line = machine::host::line_bytes / value_bytes;
         machine::host::parallel(device.threads(), count, 7 * value_bytes, of_line,
@@ -218,7 +236,7 @@ double update_rate(machine::World& world, const CopyBuffers& buffers, std::int64
                                                end - begin);
                                 });
       },
-      [] {}, batches);
+      [] {});
   return std::max(3 * static_cast<double>(half) / one,
                   7 * static_cast<double>(count * value_bytes) / three);
 }
@@ -358,12 +376,11 @@ void Rates::measure(machine::World& world, int ranks) {
   // A GPU's copy rate is that of sums already.
   std::vector<std::int64_t> updated;
   if (world.device().readable_by_host())
-    std::ranges::copy_if(sizes, std::back_inserter(updated), [](std::int64_t set) {
-      return set >= least_updated && set <= repeated_set;
-    });
+    std::ranges::copy_if(sizes, std::back_inserter(updated),
+                         [](std::int64_t set) { return set >= least_updated; });
   std::vector<double> copies(sizes.size()), updates(updated.size()), products(dtypes.size());
   if (group.index >= 0) {
-    const CopyBuffers buffers = copy_buffers(world, sizes);
+    const CopyBuffers buffers = copy_buffers(world, group, sizes);
     // All ranks begin each measurement together, so that they share the memory bandwidth
     // throughout.
     const auto measure_all = [&](std::vector<double>& rates, const auto& all, const auto& rate_of) {
@@ -372,8 +389,8 @@ void Rates::measure(machine::World& world, int ranks) {
         raise(rates[i], rate_of(all[i]));
       }
     };
-    const auto copy_of = [&](std::int64_t set) { return copy_rate(world, buffers, set); };
-    const auto update_of = [&](std::int64_t set) { return update_rate(world, buffers, set); };
+    const auto copy_of = [&](std::int64_t set) { return copy_rate(world, group, buffers, set); };
+    const auto update_of = [&](auto set) { return update_rate(world, group, buffers, set); };
     const auto product_of = [&](Dtype dtype) { return product_rate(world, dtype); };
     measure_all(copies, sizes, copy_of);
     measure_all(updates, updated, update_of);
@@ -406,7 +423,7 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
     return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
   const std::vector<std::int64_t> sizes =
-      world.broadcast(world.group(), 0, sets(largest_sent(world.device(), transport)));
+      world.broadcast(world.group(), 0, sets(largest_sent(world.device(), transport, ranks)));
   // The ranks agree on a missing link like on a rate.
   ReceivingRates mine;
   if (group.index >= 0) mine = rates_between(world, group, transport, sizes);
@@ -459,11 +476,11 @@ bool Rates::measure_again(machine::World& world, const RateKey& key) {
       // The first copies fetch a set into a large cache, which a case's buffers are in.
       constexpr int times = 4;
       std::vector<double> rates(sets.size());
-      const CopyBuffers buffers = copy_buffers(world, sets);
+      const CopyBuffers buffers = copy_buffers(world, group, sets);
       for (std::size_t i = 0; i < times * sets.size(); ++i) {
         const auto bound = threads_on_cores(world, i % 2 == 1);
         world.barrier(group);
-        raise(rates[i / times], rate_of(world, buffers, sets[i / times]));
+        raise(rates[i / times], rate_of(world, group, buffers, sets[i / times]));
       }
       return rates;
     });
