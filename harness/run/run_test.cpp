@@ -468,6 +468,13 @@ TEST(Run, ListsWithoutRunning) {
   EXPECT_TRUE(outcome.heard.records.empty());
 }
 
+TEST(Run, GoogleBenchmarkReportsTheSelectedCase) {
+  testing::internal::CaptureStdout();
+  launch(2, {}, {"--benchmark_filter=ranks:2", "--benchmark_format=json"});
+  const auto printed = Json::parse(testing::internal::GetCapturedStdout());
+  EXPECT_EQ(printed["benchmarks"][0]["name"], "toy/ranks:2");
+}
+
 TEST(Run, WritesGoogleBenchmarkFilesAndOutput) {
   const std::string path = testing::TempDir() + "run_test_out.json";
   testing::internal::CaptureStdout();
