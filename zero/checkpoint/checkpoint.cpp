@@ -63,43 +63,41 @@ void remove_other_saves(const std::string& folder, const std::string& save) {
 
 const Reached nobody = [](std::string_view) {};
 
+std::string path_of(const std::string& folder, const std::string& save, int rank, int ranks) {
+  SHARDMARK_CHECK(is_save_name(save), ==, true);
+  return folder + "/" +
+         part_name(save, static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks));
+}
+
 constexpr std::size_t staged_bytes = std::size_t{8} << 20;  // a part of a tensor of a GPU
 
 }  // namespace
 
 PartWriter::PartWriter(const std::string& folder, const std::string& save, int rank, int ranks,
                        const Reached& reached)
-    : reached_(reached ? reached : nobody) {
-  SHARDMARK_CHECK(is_save_name(save), ==, true);
-  const auto mine = static_cast<std::size_t>(rank), all = static_cast<std::size_t>(ranks);
-  path_ = folder + "/" + part_name(save, mine, all);
-  file_ = open_new(path_);
-  const std::string header = part_header(save, mine, all);
-  write(header.data(), header.size());
+    : reached_(reached ? reached : nobody), file_(path_of(folder, save, rank, ranks), rank) {
+  const std::string header =
+      part_header(save, static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks));
+  file_.write(header.data(), header.size());
   reached_("part begun");
-}
-
-PartWriter::~PartWriter() {
-  if (file_ < 0) return;
-  ::close(file_);
-  ::unlink(path_.c_str());
-}
-
-void PartWriter::write(const void* data, std::size_t bytes) {
-  write_all(file_, path_, data, bytes);
-  bytes_ += bytes;
 }
 
 void PartWriter::add(const Piece& piece, const Tensor& elements) {
   SHARDMARK_CHECK(why_no_piece(piece), ==, std::string());
   SHARDMARK_CHECK(elements.size(), ==, piece.size());
   const char zeros[part_alignment] = {};
-  write(zeros, (part_alignment - bytes_ % part_alignment) % part_alignment);
-  const std::uint64_t offset = bytes_;
+  file_.write(zeros, (part_alignment - file_.bytes() % part_alignment) % part_alignment);
+  const std::uint64_t offset = file_.bytes();
   WideChecksum checksum;
   each_part(elements, [&](const void* data, std::size_t bytes) {
-    checksum.add(data, bytes);
-    write(data, bytes);
+    // The copy to the writer finds in a cache what the checksum has read.
+    constexpr std::size_t tile_bytes = std::size_t{64} << 10;
+    const auto* const from = static_cast<const std::byte*>(data);
+    for (std::size_t at = 0; at < bytes; at += tile_bytes) {
+      const std::size_t tile = std::min(tile_bytes, bytes - at);
+      checksum.add(from + at, tile);
+      file_.write(from + at, tile);
+    }
   });
   stored_.push_back({piece, elements.dtype(), offset, checksum.value()});
 }
@@ -136,10 +134,9 @@ void PartWriter::each_part(const Tensor& elements,
 
 std::string PartWriter::finish() {
   reached_("part written");
-  sync(file_, path_);
-  if (::close(std::exchange(file_, -1)) != 0) refuse("close", path_);
+  file_.finish();
   reached_("part synced");
-  return part_text({bytes_, stored_});
+  return part_text({file_.bytes(), stored_});
 }
 
 void commit(const std::string& folder, const std::string& save,

@@ -27,6 +27,8 @@
 #include "machine/base/error.h"
 #include "machine/device/tensor.h"
 #include "zero/checkpoint/checkpoint_piece.h"
+#include "zero/checkpoint/direct_reader.h"
+#include "zero/checkpoint/direct_writer.h"
 #include "zero/optimizers/optimizer.h"
 
 namespace zero {
@@ -75,20 +77,17 @@ class PartWriter final : public PieceSink {
              const Reached& reached = {});
   PartWriter(const PartWriter&) = delete;
   PartWriter& operator=(const PartWriter&) = delete;
-  ~PartWriter() override;  // removes the file unless finish was called
+  ~PartWriter() override = default;  // removes the file unless finish was called
 
   void add(const Piece& piece, const Tensor& elements) override;
   std::string finish();  // syncs the file; returns the text for commit
 
  private:
-  void write(const void* data, std::size_t bytes);
   // Calls use(data, bytes) for parts of the elements in order, while the next part is copied.
   void each_part(const Tensor& elements,
                  const std::function<void(const void* data, std::size_t bytes)>& use);
-  std::string path_;
   Reached reached_;
-  int file_ = -1;
-  std::uint64_t bytes_ = 0;
+  DirectWriter file_;
   std::vector<StoredPiece> stored_;
   machine::Device* staged_ = nullptr;      // the device whose elements pass through the parts
   std::unique_ptr<machine::Device> host_;  // its pinned memory
@@ -112,7 +111,8 @@ class Checkpoint {
   // Rows of the outermost dimension of a parameter's tensors beyond the first `rows` are padding.
   // The checkpoint may have another number of them. Padding that it lacks stays as it is.
   void set_rows(const std::string& parameter, std::int64_t rows) { rows_[parameter] = rows; }
-  // Reads the elements of the wanted piece, in order. `into` must have the stored dtype.
+  // Reads the elements of the wanted piece, in order. `into` must have the stored dtype. If this
+  // throws, `into` may hold some of them.
   void read(const Piece& wanted, const Tensor& into) const;
   // The counterpart of PartWriter::add.
   void read(const std::vector<FlatPiece>& pieces, const RangeStates& states) const {
@@ -133,7 +133,7 @@ class Checkpoint {
   const std::string& save_name() const { return save_; }
 
  private:
-  const std::vector<std::byte>& bytes_of(const Stored& stored) const;
+  const std::byte* bytes_of(const Stored& stored) const;
   const std::vector<Stored>& stored(const Piece& wanted) const;
   // Returns the rows of a tensor without padding, or -1 if it has no padding.
   std::int64_t rows_of(const std::string& tensor) const;
@@ -146,7 +146,8 @@ class Checkpoint {
   Tensors tensors_;
   // The last piece that was read. Optimizers read one piece in several parts.
   mutable const Stored* last_ = nullptr;
-  mutable std::vector<std::byte> last_bytes_;
+  mutable const std::byte* last_bytes_ = nullptr;  // the reader's
+  mutable DirectReader reader_;
 };
 
 }  // namespace zero

@@ -1,53 +1,45 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <map>
 
 #include "machine/base/checksum.h"
 #include "machine/base/names.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/checkpoint_index.h"
+#include "zero/checkpoint/open_file.h"
 
 namespace zero {
 
 namespace {
 
-class OpenFile {
+// The elements of a tensor that have been read, as ranges that do not touch.
+class Elements {
  public:
-  explicit OpenFile(const std::string& path)
-      : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (file_ < 0) refuse(std::strerror(errno));
+  bool contain(Range range) const { return first_missing(range) == range.end; }
+  // Returns the first element that is missing; range.end: none is.
+  std::int64_t first_missing(Range range) const {
+    const auto after = ends_.upper_bound(range.begin);
+    if (after == ends_.begin()) return range.begin;
+    return std::clamp(std::prev(after)->second, range.begin, range.end);
   }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  ~OpenFile() { ::close(file_); }
-
-  [[noreturn]] void refuse(std::string_view why) const {
-    throw CheckpointError(fmt::format("{}: {}", path_, why));
-  }
-  std::uint64_t size() const {
-    struct stat status {};
-    if (::fstat(file_, &status) != 0) refuse(std::strerror(errno));
-    if (!S_ISREG(status.st_mode)) refuse("it is not a regular file");
-    return static_cast<std::uint64_t>(status.st_size);
-  }
-  void read(std::uint64_t offset, void* into, std::size_t bytes) const {
-    for (std::size_t done = 0; done < bytes;) {
-      const ssize_t got = ::pread(file_, static_cast<char*>(into) + done, bytes - done,
-                                  static_cast<off_t>(offset + done));
-      if (got == 0) refuse("it is truncated");
-      if (got < 0 && errno != EINTR) refuse(std::strerror(errno));
-      if (got > 0) done += static_cast<std::size_t>(got);
+  void add(Range range) {
+    auto at = ends_.upper_bound(range.begin);
+    if (at != ends_.begin() && std::prev(at)->second >= range.begin) {
+      --at;
+      range.begin = at->first;
     }
+    while (at != ends_.end() && at->first <= range.end) {
+      range.end = std::max(range.end, at->second);
+      at = ends_.erase(at);
+    }
+    ends_[range.begin] = range.end;
   }
 
  private:
-  std::string path_;
-  int file_;
+  std::map<std::int64_t, std::int64_t> ends_;  // by first element
 };
 
 }  // namespace
@@ -90,21 +82,22 @@ std::uint64_t Checkpoint::number(const std::string& name) const {
   throw CheckpointError(fmt::format("{}: {}", index_, machine::unknown("number", name, known)));
 }
 
-const std::vector<std::byte>& Checkpoint::bytes_of(const Stored& stored) const {
+const std::byte* Checkpoint::bytes_of(const Stored& stored) const {
   if (last_ == &stored) return last_bytes_;
   last_ = nullptr;
   const auto& [piece, dtype, offset, checksum] = stored.stored;
-  const OpenFile file(paths_[stored.part]);
-  std::vector<std::byte>& bytes = last_bytes_;
-  bytes.resize(static_cast<std::size_t>(piece.size()) * machine::size_of(dtype));
-  file.read(offset, bytes.data(), bytes.size());
-  if (const std::uint32_t found = wide_checksum(bytes.data(), bytes.size()); found != checksum)
-    file.refuse(
+  const std::string& path = paths_[stored.part];
+  WideChecksum found;
+  last_bytes_ =
+      reader_.read(path, offset, static_cast<std::size_t>(piece.size()) * machine::size_of(dtype),
+                   [&](const void* part, std::size_t bytes) { found.add(part, bytes); });
+  if (found.value() != checksum)
+    OpenFile(path).refuse(
         fmt::format("tensor {} at {} is not what was written (its checksum is {:08x}, not "
                     "{:08x})",
-                    piece.name, offset, found, checksum));
+                    piece.name, offset, found.value(), checksum));
   last_ = &stored;
-  return bytes;
+  return last_bytes_;
 }
 
 void Checkpoint::verify() const {
@@ -135,14 +128,16 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
   const std::size_t size = machine::size_of(into.dtype());
   const std::vector<Run> gaps = runs(wanted);
   machine::Device& device = into.device();
-  const auto host = machine::make_host_device_beside(device);
-  const machine::Memory whole = host->allocate(into.bytes(), machine::Category::buffers);
-  auto* const read = static_cast<std::byte*>(whole.data());
-  if (rows >= 0) {
+  const bool staged = !device.readable_by_host();
+  const auto host = staged ? machine::make_host_device_beside(device) : nullptr;
+  const machine::Memory whole =
+      staged ? host->allocate(into.bytes(), machine::Category::buffers) : machine::Memory();
+  auto* const read = static_cast<std::byte*>(staged ? whole.data() : into.data());
+  if (staged && rows >= 0) {
     device.stream().copy(read, into.data(), into.bytes());
     device.stream().synchronize();
   }
-  std::vector<bool> there(static_cast<std::size_t>(wanted.size()));
+  Elements there;
   for (const Stored& stored : pieces) {
     const Piece& piece = stored.stored.piece;
     // Without its rows, the global index of an element stays the same.
@@ -156,22 +151,22 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
                       fmt::join(piece.global, ", "), machine::name(stored.stored.dtype),
                       fmt::join(wanted.global, ", "), machine::name(into.dtype())));
     const std::vector<Run> has = runs(piece);
-    const std::vector<std::byte>* bytes = nullptr;  // read only if it has missing elements
+    const std::byte* bytes = nullptr;  // read only if it has missing elements
     auto from = has.begin();
     for (const Run& run : gaps) {
       while (from != has.end() && from->global + from->size <= run.global) ++from;
       for (auto at = from; at != has.end() && at->global < run.global + run.size; ++at) {
         const std::int64_t begin = std::max(run.global, at->global),
                            end = std::min(run.global + run.size, at->global + at->size);
-        const auto to = static_cast<std::size_t>(run.local + begin - run.global),
-                   source = static_cast<std::size_t>(at->local + begin - at->global),
-                   count = static_cast<std::size_t>(end - begin);
-        const auto first = there.begin() + static_cast<std::ptrdiff_t>(to),
-                   last = first + static_cast<std::ptrdiff_t>(count);
-        if (std::find(first, last, false) == last) continue;
-        if (!bytes) bytes = &bytes_of(stored);
-        std::memcpy(read + to * size, bytes->data() + source * size, count * size);
-        std::fill(first, last, true);
+        const std::int64_t to = run.local + begin - run.global,
+                           source = at->local + begin - at->global;
+        const Range part{to, to + end - begin};
+        if (there.contain(part)) continue;
+        if (!bytes) bytes = bytes_of(stored);
+        std::memcpy(read + static_cast<std::size_t>(to) * size,
+                    bytes + static_cast<std::size_t>(source) * size,
+                    static_cast<std::size_t>(part.size()) * size);
+        there.add(part);
       }
     }
   }
@@ -180,11 +175,12 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
   for (const Run& run : gaps) {
     const std::int64_t needed =
         rows < 0 ? run.size : std::clamp(rows * row_size - run.global, std::int64_t{0}, run.size);
-    const auto begin = there.begin() + run.local, end = begin + needed;
-    if (const auto gap = std::find(begin, end, false); gap != end)
+    const Range all{run.local, run.local + needed};
+    if (const std::int64_t missing = there.first_missing(all); missing != all.end)
       throw CheckpointError(fmt::format("{}: no file stores element {} of {} of tensor {}", index_,
-                                        gap - there.begin(), wanted.size(), wanted.name));
+                                        missing, wanted.size(), wanted.name));
   }
+  if (!staged) return;
   device.stream().copy(into.data(), read, into.bytes());
   device.stream().synchronize();
 }

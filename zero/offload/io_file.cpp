@@ -17,8 +17,8 @@ namespace zero {
 using machine::MachineError;
 
 // File systems without O_DIRECT reject it in open with EINVAL.
-IoFile::IoFile(std::string name, const std::string& path, int flags) : name_(std::move(name)) {
-  constexpr int mode = 0600;
+IoFile::IoFile(std::string name, const std::string& path, int flags, unsigned mode)
+    : name_(std::move(name)) {
   descriptor_ = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, mode);
   if (descriptor_ >= 0 || errno != EINVAL) return;
   descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC, mode);
@@ -54,6 +54,14 @@ IoFile IoFile::unnamed(const std::string& folder, std::uint64_t bytes, int rank)
     return file;
   if (errno != EOPNOTSUPP || ::ftruncate(file.descriptor_, static_cast<off_t>(bytes)) != 0)
     refuse(errno);
+  return file;
+}
+
+IoFile IoFile::created(const std::string& path, int rank) {
+  IoFile file(fmt::format("{} of rank {}", path, rank), path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  if (file.descriptor_ < 0)
+    throw MachineError(fmt::format("cannot create {}: {}", file.name_, std::strerror(errno)),
+                       machine::kind_of_errno(errno));
   return file;
 }
 

@@ -20,6 +20,8 @@ class IoFile {
   // for messages. Throws machine::MachineError that names folder and rank if the folder is missing
   // or not writable, or has fewer than `bytes` bytes free.
   static IoFile unnamed(const std::string& folder, std::uint64_t bytes, int rank);
+  // Creates a file for writing, or empties an existing one.
+  static IoFile created(const std::string& path, int rank);
   // Opens a file for reading, or for reading and writing.
   static IoFile existing(const std::string& path, bool writable, int rank);
 
@@ -33,7 +35,7 @@ class IoFile {
   const std::string& note() const { return note_; }  // empty: the file bypasses the page cache
 
  private:
-  IoFile(std::string name, const std::string& path, int flags);
+  IoFile(std::string name, const std::string& path, int flags, unsigned mode = 0600);
   int descriptor_ = -1;
   std::string name_, note_;
 };
