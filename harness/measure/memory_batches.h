@@ -12,7 +12,8 @@
 
 namespace harness {
 
-inline constexpr std::int64_t cached_set = 4 << 20;  // larger sets may exceed the nearest cache
+inline constexpr std::int64_t cached_set = 4 << 20;    // larger sets may exceed the nearest cache
+inline constexpr std::int64_t cached_sets = 64 << 20;  // of all ranks; more exceed most caches
 
 inline void show_progress(machine::World& world) {
   world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
@@ -22,15 +23,16 @@ inline Batches batches_of(machine::World& world, std::int64_t set_bytes) {
   return {1e-3, set_bytes > cached_set ? 10e-3 : 8e-3, &world.board().mine().progress};
 }
 
-// Returns the seconds of one call while all ranks of the group make it. Sets that exceed the
-// nearest cache share a cache or the memory: then only batches count in which all ranks are active,
-// by the slowest. A rank whose batches go on after those of the others has their bandwidth, too.
+// Returns the seconds of one call while all ranks of the group make it. If their sets exceed the
+// caches they share the memory. Then only batches count in which all ranks are active, by the
+// slowest: a rank whose batches go on after those of the others has their bandwidth, too.
 // Collective over the group.
 template <class Call, class Finish>
 double seconds_of_all(machine::World& world, const machine::Group& group, std::int64_t set_bytes,
                       const Call& call, const Finish& finish) {
   const Batches batches = batches_of(world, set_bytes);
-  if (set_bytes <= cached_set || group.size() == 1) return seconds_of(call, finish, batches);
+  if (set_bytes * group.size() < cached_sets || group.size() == 1)
+    return seconds_of(call, finish, batches);
   const auto seconds_of_batch = [&](int calls) {
     world.barrier(group);
     const double begin = machine::steady_s();

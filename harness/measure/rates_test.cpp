@@ -97,7 +97,7 @@ TEST(Batches, OfAllRanksEndWithTheSlowest) {
       ++mine;
       std::this_thread::sleep_for(std::chrono::milliseconds(1 + 2 * world.rank()));
     };
-    const double found = seconds_of_all(world, world.group(), 2 * cached_set, call, [] {});
+    const double found = seconds_of_all(world, world.group(), cached_sets / 2, call, [] {});
     const std::lock_guard lock(mutex);
     seconds.push_back(found);
     calls.push_back(mine);
