@@ -41,11 +41,14 @@ const std::byte* DirectReader::read(const std::string& path, std::uint64_t offse
     to = std::min(to, end);
     if (from < to) arrived(memory + (from - begin), static_cast<std::size_t>(to - from));
   };
+  if (by_ring_ && !ring_ && bytes >= least_direct) {
+    ring_ = ring_if_available({});
+    by_ring_ = ring_ != nullptr;
+  }
   const bool direct = by_ring_ && bytes >= least_direct;
   // A block that passes the end of the file would be an error.
   const std::uint64_t direct_end = direct ? std::min(up(end), down(file.size())) : begin;
   if (direct_end > begin) try {
-      if (!ring_) ring_ = std::make_unique<IoRing>(IoOptions());
       const IoFile past_cache = IoFile::existing(path, false, 0);
       std::vector<IoRing::Ticket> tickets;
       for (std::uint64_t at = begin; at < direct_end; at += part_bytes)

@@ -17,7 +17,7 @@ namespace zero {
 // For one thread.
 class DirectReader {
  public:
-  explicit DirectReader(bool by_ring = IoRing::why_not().empty()) : by_ring_(by_ring) {}
+  explicit DirectReader(bool by_ring = true) : by_ring_(by_ring) {}
   // Called with consecutive parts as they arrive. All but the last are a multiple of 64 bytes if
   // the offset is.
   using Arrived = std::function<void(const void* part, std::size_t bytes)>;

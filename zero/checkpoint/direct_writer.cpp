@@ -33,7 +33,7 @@ DirectWriter::DirectWriter(const std::string& path, int rank, bool by_ring)
   if (!by_ring) return;
   IoOptions options;
   options.rank = rank;
-  ring_ = std::make_unique<IoRing>(options);
+  ring_ = ring_if_available(options);
 }
 
 DirectWriter::~DirectWriter() {

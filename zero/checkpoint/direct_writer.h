@@ -21,7 +21,7 @@ namespace zero {
 class DirectWriter {
  public:
   // Creates the file, or empties an existing one. rank: for messages.
-  DirectWriter(const std::string& path, int rank, bool by_ring = IoRing::why_not().empty());
+  DirectWriter(const std::string& path, int rank, bool by_ring = true);
   DirectWriter(const DirectWriter&) = delete;
   DirectWriter& operator=(const DirectWriter&) = delete;
   ~DirectWriter();  // removes the file unless finish was called

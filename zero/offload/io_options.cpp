@@ -26,6 +26,14 @@ std::string why_not_mapped(int error, std::size_t largest, std::uint64_t locked)
   return what + std::strerror(error);
 }
 
+std::unique_ptr<IoRing> ring_if_available(const IoOptions& options) {
+  try {
+    return std::make_unique<IoRing>(options);
+  } catch (const machine::MachineError&) {
+    return nullptr;
+  }
+}
+
 Tensor aligned_memory(machine::Device& device, Dtype dtype, std::size_t bytes, Category category) {
   const std::size_t size = machine::size_of(dtype);
   SHARDMARK_CHECK(bytes % io_alignment, ==, std::size_t{0});

@@ -81,6 +81,8 @@ class IoRing {
 };
 
 void check(const IoOptions& options);  // throws like the constructor
+// Returns null where the constructor would throw because no ring is available.
+std::unique_ptr<IoRing> ring_if_available(const IoOptions& options);
 // Returns a message for the kernel's error. largest: bytes of the largest buffer; locked: the bytes
 // that RLIMIT_MEMLOCK lets this process lock.
 std::string why_not_mapped(int error, std::size_t largest, std::uint64_t locked);
