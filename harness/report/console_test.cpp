@@ -364,7 +364,7 @@ TEST_F(ConsoleTest, DurationsListsTheLongestCases) {
   const std::vector<Record> records{with_axes("ring", 8, 1e-4), with_axes("tree", 8, 3e-4),
                                     with_axes("ring", 64, 2e-4)};
   const std::string text = summary_text(complete, records, {}, {.durations = 2});
-  EXPECT_NE(text.find("\nLongest cases:\n"
+  EXPECT_NE(text.find("\nLongest of 3 cases (median 2.00 s):\n"
                       "      3 s  all_reduce/algorithm:tree/ranks:2/bytes:8\n"
                       "      2 s  all_reduce/algorithm:ring/ranks:2/bytes:64\n\n"),
             std::string::npos)

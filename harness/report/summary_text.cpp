@@ -116,7 +116,7 @@ std::string tables(const Summary& summary, const std::vector<Record>& records,
   return text;
 }
 
-// Returns the longest cases, "  12.3 s  gpt_step/ranks:4".
+// Returns the longest cases, "  12.3 s  gpt_step/ranks:4", after the median of all.
 std::string durations_text(const std::vector<Record>& records, int count) {
   std::vector<const Record*> longest;
   for (const Record& record : records)
@@ -124,8 +124,9 @@ std::string durations_text(const std::vector<Record>& records, int count) {
   std::ranges::stable_sort(longest, std::greater{},
                            [](const Record* one) { return counter(*one, "case_s"); });
   if (longest.empty() || count <= 0) return "";
+  std::string text = fmt::format("\nLongest of {} cases (median {}):\n", longest.size(),
+                                 seconds_text(counter(*longest[longest.size() / 2], "case_s")));
   longest.resize(std::min(longest.size(), static_cast<std::size_t>(count)));
-  std::string text = "\nLongest cases:\n";
   for (const Record* one : longest)
     text += fmt::format("  {:>7}  {}\n", duration_text(counter(*one, "case_s")), plain(one->name));
   return text;
