@@ -19,7 +19,7 @@ constexpr std::uint64_t up(std::uint64_t bytes) { return down(bytes + io_alignme
 
 }  // namespace
 
-// Keeps the memory, because the system takes as long to give new pages as to read into them.
+// Keeps the memory for the next call, because new pages take time, too.
 std::byte* DirectReader::room(std::size_t bytes) {
   if (!memory_ || memory_.bytes() < bytes) {
     memory_ = {};
