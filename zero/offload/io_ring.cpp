@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -45,6 +46,10 @@ struct Block {
   std::size_t asked = 0;  // in the current request
   bool continued = false;
 };
+
+// The system may map a ring where one of another thread was. This orders the two, because the
+// thread sanitizer does not see the system's calls.
+std::atomic<int> rings{0};
 
 struct Registered {
   const std::byte *begin, *end;
@@ -95,6 +100,7 @@ IoRing::Engine::Engine(const IoOptions& given)
       error < 0)
     throw MachineError(fmt::format("cannot create an io_uring of queue_depth {} on rank {}: {}",
                                    options.queue_depth, options.rank, std::strerror(-error)));
+  rings.fetch_add(1, std::memory_order_acq_rel);
   if ((ring.features & IORING_FEAT_EXT_ARG) == 0) {  // a wait with a timeout that submits nothing
     io_uring_queue_exit(&ring);
     throw MachineError("io_uring of this kernel is too old: Linux 5.11 or newer is needed");
@@ -124,6 +130,7 @@ IoRing::Engine::~Engine() {
     wake_thread();
   }
   thread.join();
+  rings.fetch_sub(1, std::memory_order_acq_rel);
   io_uring_queue_exit(&ring);
   // The kernel may still write to this memory, so no other code may get it. If the allocation
   // fails, the process ends here, which is also safe.
