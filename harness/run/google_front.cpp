@@ -57,9 +57,9 @@ std::string name_with_all_axes(const PlannedCase& one) {
 
 using Runs = std::vector<benchmark::BenchmarkReporter::Run>;
 
-// All cases are one family of Google Benchmark, whose arguments are 0, 1, ...: the time in which it
-// looks for families to run grows with the square of their number (1.7).
-constexpr const char* family = "case";
+// Cases are arguments, 0, 1, ..., of few families of Google Benchmark: the time in which it looks
+// for families to run grows with the square of their number (1.7). It warns of larger ones.
+constexpr std::size_t cases_of_family = 100;
 
 // Reports under the case's own name.
 template <class Base>
@@ -208,16 +208,22 @@ void GoogleFront::run(const std::vector<PlannedCase>& cases,
                       const std::function<const Record*(std::size_t, int)>& run_case,
                       const std::function<std::string()>& why_not) const {
   std::vector<int> repetitions(cases.size(), 0);
-  auto* all = benchmark::RegisterBenchmark(family, [&](benchmark::State& state) {
+  const auto run_one = [&](benchmark::State& state) {
     const auto i = static_cast<std::size_t>(state.range(0));
     const Record* record = run_case(i, repetitions[i]++);
     if (record)
       report(state, *record);
     else
       state.SkipWithError(why_not().c_str());
-  });
-  all->Iterations(1)->UseManualTime();
-  for (const std::size_t i : selected) all->Arg(static_cast<std::int64_t>(i));
+  };
+  benchmark::internal::Benchmark* family = nullptr;
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    if (i % cases_of_family == 0) {
+      family = benchmark::RegisterBenchmark("case", run_one);
+      family->Iterations(1)->UseManualTime();
+    }
+    family->Arg(static_cast<std::int64_t>(selected[i]));
+  }
   // Google Benchmark's flags are global: reset those of an earlier run first.
   std::vector<std::string> arguments = {"shardmark",
                                         "--benchmark_repetitions=1",
