@@ -66,13 +66,12 @@ template <class Base>
 class CaseNames final : public Base {
  public:
   template <class... Options>
-  explicit CaseNames(const std::vector<PlannedCase>& cases, Options... options)
-      : Base(options...), cases_(cases) {}
+  explicit CaseNames(const std::vector<PlannedCase>& cases, std::size_t width, Options... options)
+      : Base(options...), cases_(cases), width_(width) {}
 
   bool ReportContext(const benchmark::BenchmarkReporter::Context& context) override {
     benchmark::BenchmarkReporter::Context own = context;
-    for (const PlannedCase& one : cases_)
-      own.name_field_width = std::max(own.name_field_width, one.name.size());
+    own.name_field_width = std::max(own.name_field_width, width_);
     return Base::ReportContext(own);
   }
 
@@ -91,6 +90,7 @@ class CaseNames final : public Base {
 
  private:
   const std::vector<PlannedCase>& cases_;
+  const std::size_t width_;  // of the longest selected name
 };
 
 class Silent final : public benchmark::BenchmarkReporter {
@@ -103,12 +103,12 @@ class Silent final : public benchmark::BenchmarkReporter {
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // Google Benchmark's CSV
 std::unique_ptr<benchmark::BenchmarkReporter> reporter(const std::string& format,
                                                        const std::vector<PlannedCase>& cases,
-                                                       bool display) {
-  if (format == "json") return std::make_unique<CaseNames<benchmark::JSONReporter>>(cases);
-  if (format == "csv") return std::make_unique<CaseNames<benchmark::CSVReporter>>(cases);
+                                                       std::size_t width, bool display) {
+  if (format == "json") return std::make_unique<CaseNames<benchmark::JSONReporter>>(cases, width);
+  if (format == "csv") return std::make_unique<CaseNames<benchmark::CSVReporter>>(cases, width);
   if (format == "console")
     return std::make_unique<CaseNames<benchmark::ConsoleReporter>>(
-        cases,
+        cases, width,
         display ? benchmark::ConsoleReporter::OO_Defaults : benchmark::ConsoleReporter::OO_None);
   return std::make_unique<Silent>();
 }
@@ -238,8 +238,10 @@ void GoogleFront::run(const std::vector<PlannedCase>& cases,
   int argc = static_cast<int>(arguments.size());
   benchmark::Initialize(&argc, argv.data());
 
-  const auto display = reporter(format_, cases, true);
-  const auto file = out_.empty() ? nullptr : reporter(out_format_, cases, false);
+  std::size_t width = 0;
+  for (const std::size_t i : selected) width = std::max(width, cases[i].name.size());
+  const auto display = reporter(format_, cases, width, true);
+  const auto file = out_.empty() ? nullptr : reporter(out_format_, cases, width, false);
   benchmark::RunSpecifiedBenchmarks(display.get(), file.get());
   benchmark::ClearRegisteredBenchmarks();
 }

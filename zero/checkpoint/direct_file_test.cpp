@@ -105,7 +105,7 @@ TEST_P(DirectFiles, AreRemovedUnlessFinished) {
   try {
     const DirectWriter writer("/nowhere/at/all", 2, GetParam());
     ADD_FAILURE() << "it was created";
-  } catch (const machine::MachineError& error) {
+  } catch (const CheckpointError& error) {
     EXPECT_EQ(std::string(error.what()),
               "cannot create /nowhere/at/all of rank 2: No such file or directory");
   }

@@ -29,6 +29,12 @@ std::byte* DirectReader::room(std::size_t bytes) {
   return static_cast<std::byte*>(memory_.data());
 }
 
+bool DirectReader::has_ring() {
+  if (by_ring_ && !ring_) ring_ = ring_if_available({});
+  by_ring_ = ring_ != nullptr;
+  return by_ring_;
+}
+
 const std::byte* DirectReader::read(const std::string& path, std::uint64_t offset,
                                     std::size_t bytes, const Arrived& arrived) {
   const OpenFile file(path);
@@ -41,11 +47,7 @@ const std::byte* DirectReader::read(const std::string& path, std::uint64_t offse
     to = std::min(to, end);
     if (from < to) arrived(memory + (from - begin), static_cast<std::size_t>(to - from));
   };
-  if (by_ring_ && !ring_ && bytes >= least_direct) {
-    ring_ = ring_if_available({});
-    by_ring_ = ring_ != nullptr;
-  }
-  const bool direct = by_ring_ && bytes >= least_direct;
+  const bool direct = bytes >= least_direct && has_ring();
   // A block that passes the end of the file would be an error.
   const std::uint64_t direct_end = direct ? std::min(up(end), down(file.size())) : begin;
   if (direct_end > begin) try {

@@ -28,6 +28,7 @@ class DirectReader {
 
  private:
   std::byte* room(std::size_t bytes);
+  bool has_ring();
 
   bool by_ring_;
   std::unique_ptr<machine::Device> host_;

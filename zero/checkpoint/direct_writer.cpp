@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "machine/base/error.h"
+#include "zero/checkpoint/checkpoint.h"
 
 namespace zero {
 namespace {
@@ -20,14 +21,26 @@ constexpr std::uint64_t reserved_at_once = std::uint64_t{64} << 20;
 static_assert(reserved_at_once % slot_bytes == 0);
 
 [[noreturn]] void refuse(std::string_view doing, const std::string& path) {
-  throw machine::MachineError(fmt::format("cannot {} {}: {}", doing, path, std::strerror(errno)),
-                              machine::kind_of_errno(errno));
+  throw CheckpointError(fmt::format("cannot {} {}: {}", doing, path, std::strerror(errno)),
+                        machine::kind_of_errno(errno));
+}
+
+// Errors of the file and the ring are errors of the checkpoint.
+template <class Call>
+auto checked(const Call& call) {
+  try {
+    return call();
+  } catch (const machine::MachineError& error) {
+    throw CheckpointError(error.what(), error.failure().kind);
+  }
 }
 
 }  // namespace
 
 DirectWriter::DirectWriter(const std::string& path, int rank, bool by_ring)
-    : path_(path), file_(IoFile::created(path, rank)), host_(machine::make_host_device()) {
+    : path_(path),
+      file_(checked([&] { return IoFile::created(path, rank); })),
+      host_(machine::make_host_device()) {
   for (Slot& slot : slots_)
     slot.memory = aligned_memory(*host_, Dtype::uint8, slot_bytes, Category::buffers);
   if (!by_ring) return;
@@ -43,7 +56,8 @@ DirectWriter::~DirectWriter() {
 }
 
 void DirectWriter::wait(Slot& slot) {
-  if (const IoRing::Ticket ticket = std::exchange(slot.ticket, 0)) ring_->wait(ticket);
+  if (const IoRing::Ticket ticket = std::exchange(slot.ticket, 0))
+    checked([&] { ring_->wait(ticket); });
 }
 
 void DirectWriter::write(const void* data, std::size_t bytes) {

@@ -17,7 +17,7 @@
 
 namespace zero {
 
-// For one thread. Errors are machine::MachineError with one line that names the file.
+// For one thread. Errors are CheckpointError with one line that names the file.
 class DirectWriter {
  public:
   // Creates the file, or empties an existing one. rank: for messages.
