@@ -1,7 +1,10 @@
 #include "machine/device/random.h"
 
+#include <cmath>
+#include <numbers>
 #include <set>
 
+#include "machine/device/kernels/normal.h"
 #include "machine/testing/on_device.h"
 
 namespace machine {
@@ -78,6 +81,34 @@ TEST_P(Random, UniformIsPhilox) {
   std::vector<Real> error;
   for (const Real value : reference) error.push_back(is_narrow() ? 0x1p-24L * value : 0);
   expect_within(got, reference, error, dtype());
+}
+
+// Box and Muller (1958) from the first two words of Philox, in extended precision.
+TEST_P(Random, NormalIsOfTwoWords) {
+  constexpr std::int64_t count = 100'000;
+  const Tensor out = empty({count});
+  kernels().fill_normal(out, 99, {}, 0, 1);
+  std::vector<Real> reference, error;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto words = philox(99, static_cast<std::uint64_t>(i));
+    const Real first = (words[0] + Real(1)) * Real(0x1p-32), second = words[1] * Real(0x1p-32);
+    const Real radius = std::sqrt(-2 * std::log(first));
+    reference.push_back(radius * std::cos(2 * std::numbers::pi_v<Real> * second));
+    error.push_back(6 * Real(unit_roundoff(Dtype::float64)) * std::abs(reference.back()) +
+                    (is_narrow() ? Real(0x1p-24) * std::abs(reference.back()) : 0) +
+                    Real(0x1p-60) * radius);  // of the reference's argument
+  }
+  expect_within(to_doubles(out), reference, error, dtype());
+}
+
+TEST(Normal, HasExactValuesAtTheEnds) {
+  constexpr std::uint32_t last = 0xffffffffu, quarter = 1u << 30;
+  EXPECT_EQ(kernel::standard_normal(last, 0), 0);  // of log 1
+  EXPECT_EQ(kernel::standard_normal(0, quarter), 0);
+  EXPECT_EQ(kernel::standard_normal(0, 3 * quarter), 0);
+  const double most = std::sqrt(64 * std::numbers::ln2);  // of log 2^-32
+  EXPECT_DOUBLE_EQ(kernel::standard_normal(0, 0), most);
+  EXPECT_DOUBLE_EQ(kernel::standard_normal(0, 2 * quarter), -most);
 }
 
 // Mean, variance and the fourth moment of n normal values lie within five of their standard errors.

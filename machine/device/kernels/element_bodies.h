@@ -8,6 +8,7 @@
 
 #include "machine/device/kernels.h"
 #include "machine/device/kernels/functions.h"
+#include "machine/device/kernels/normal.h"
 #include "machine/device/random.h"
 
 namespace machine::kernel {
@@ -131,17 +132,14 @@ struct Triad {
   SHARDMARK_BOTH void operator()(A a, A b, A& out) const { out = a + factor * b; }
 };
 
-// Box and Muller (1958), in double for every tensor type.
+// In double for every tensor type.
 template <class A>
 struct FillNormal {
   std::uint64_t seed;
   double mean, stddev;
   SHARDMARK_BOTH void operator()(std::uint64_t index, A& out) const {
     const auto words = philox(seed, index);
-    const double first = (words[0] + 1.0) * 0x1p-32;  // in (0, 1], for the logarithm
-    const double second = words[1] * 0x1p-32;
-    const double normal = sqrt(-2.0 * log(first)) * cos(6.283185307179586 * second);
-    out = static_cast<A>(mean + stddev * normal);
+    out = static_cast<A>(mean + stddev * standard_normal(words[0], words[1]));
   }
 };
 
