@@ -24,9 +24,9 @@ std::vector<double> earlier_gradient(const layers::Context& context, std::uint64
                                      const std::string& parameter, int rank, machine::Shape shape,
                                      machine::Region region) {
   const Tensor part(context.device, Dtype::float64, shape, Category::buffers);
-  context.kernels().fill_normal(
+  context.kernels().fill_uniform(
       part, layers::random_key(seed + seed_gradients + static_cast<std::uint64_t>(rank), parameter),
-      region, 0, 1);
+      region, -2, 2);
   std::vector<double> drawn = to_doubles(part);
   for (double& value : drawn) value = (2 * std::floor(value * 8) + 1) / 16;
   return drawn;

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <functional>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "suite/reference/plain/muon.h"
 #include "suite/reference/whole_values.h"
@@ -10,12 +14,31 @@
 namespace suite {
 namespace {
 
+// Sizes in ascending order. Few are asked for, and sorting all of a large model would take longer
+// than the rest of its judgement.
+class AscendingSizes {
+ public:
+  explicit AscendingSizes(std::vector<double> sizes) : heap_(std::move(sizes)) {
+    std::ranges::make_heap(heap_, std::greater());
+  }
+  // place: at most one above the highest so far.
+  double operator[](std::size_t place) {
+    for (; sorted_.size() <= place; heap_.pop_back()) {
+      std::ranges::pop_heap(heap_, std::greater());
+      sorted_.push_back(heap_.back());
+    }
+    return sorted_[place];
+  }
+
+ private:
+  std::vector<double> heap_, sorted_;
+};
+
 double adams(double learning_rate, double epsilon, const std::vector<double>& gradient,
              double relative, double factor) {
   std::vector<double> sizes;
   for (const double value : gradient)
     if (value != 0) sizes.push_back(std::abs(value));
-  std::ranges::sort(sizes);
   double squares = 0;
   for (const double g : sizes) squares += g * g;
   const double budget = relative * relative * squares;
@@ -23,8 +46,10 @@ double adams(double learning_rate, double epsilon, const std::vector<double>& gr
   // The worst error changes the elements with the largest effect per square. A change of lr costs
   // (g / 2)^2. A change of 2 lr, with four times the square, costs g^2, four times as much. Units:
   // lr^2.
+  AscendingSizes ascending(sizes);
   double left = budget, jumps = 0;
-  for (const double g : sizes) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const double g = ascending[i];
     const double fit = std::min(4.0, std::floor(left / (g * g / 4)));
     jumps += fit;
     left -= fit * g * g / 4;
@@ -33,7 +58,8 @@ double adams(double learning_rate, double epsilon, const std::vector<double>& gr
   // Errors below half of an element change the step in proportion, most if elements are small.
   double moved = 0;
   left = budget;
-  for (const double g : sizes) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const double g = ascending[i];
     const double slope = epsilon / ((g + epsilon) * (g / 2 + epsilon));
     const double spent = std::min(left, g * g / 4);
     moved += slope * slope * spent;

@@ -25,12 +25,27 @@ ProductRows product_rows(std::span<const std::int64_t> rows, StridedDoubles a, S
       values[j] += term;
       sizes[j] += std::abs(term);
     };
-    // Both branches add the same terms in the same order. The inner loop follows b's memory.
+    // Both branches add the same terms in the same order. The inner loops follow b's memory;
+    // several columns at once, because one column's additions wait for each other.
     if (b.col_stride == 1) {
       for (std::int64_t k = 0; k < inner; ++k)
         for (std::int64_t j = 0; j < cols; ++j) add(k, j);
     } else {
-      for (std::int64_t j = 0; j < cols; ++j)
+      constexpr std::int64_t together = 8;
+      std::int64_t j = 0;
+      for (; j + together <= cols; j += together) {
+        double sums[together] = {}, totals[together] = {};
+        for (std::int64_t k = 0; k < inner; ++k)
+          for (std::int64_t c = 0; c < together; ++c) {
+            const double term =
+                left[k * a.col_stride] * b.data[k * b.row_stride + (j + c) * b.col_stride];
+            sums[c] += term;
+            totals[c] += std::abs(term);
+          }
+        std::copy_n(sums, together, values + j);
+        std::copy_n(totals, together, sizes + j);
+      }
+      for (; j < cols; ++j)
         for (std::int64_t k = 0; k < inner; ++k) add(k, j);
     }
   }

@@ -111,22 +111,23 @@ struct LossScaler {
     start();
     std::vector<double> scales;
     double changed = 0, missed = 0;
+    std::vector<std::uint64_t> before = bits();
     for (std::size_t i = 0; i < rank_steps.size(); ++i) {
       const bool overflows = rank_steps[i] == 'o';
       set_gradient(static_cast<int>(i), scale_.scale());
       if (overflows && static_cast<int>(i) % case_.ranks == context_.group.index) poison(i);
       double& wrong = overflows ? changed : missed;
-      const std::vector<std::uint64_t> before = bits();
       wrong += step() == overflows;
-      const std::vector<std::uint64_t> after = bits();
+      std::vector<std::uint64_t> after = bits();
       for (std::size_t k = 0; k < before.size(); ++k) wrong += (before[k] != after[k]) == overflows;
       scales.push_back(scale_.scale());
-      fingerprint(judge, fmt::format("after step {}", i));
+      fingerprint(judge, after, fmt::format("after step {}", i));
+      before = std::move(after);
     }
     judge.schedule("scales over ranks", text(scales), text(rank_scales(options_.scaling)));
     judge.numerics("states that skipped steps changed", changed, 0);
     judge.numerics("states that steps did not change", missed, 0);
-    fingerprint(judge, "after all steps");
+    fingerprint(judge, bits(), "after all steps");
 
     // Takes only the clean steps, without a scale.
     start();
@@ -135,7 +136,7 @@ struct LossScaler {
       set_gradient(static_cast<int>(i), 1);
       optimizer_->update(gradient_, 1);
     }
-    fingerprint(judge, "after all steps");
+    fingerprint(judge, bits(), "after all steps");
   }
 
   Cost cost() const {
@@ -184,8 +185,8 @@ struct LossScaler {
       bits.push_back(hash(*tensor));
     return bits;
   }
-  void fingerprint(Judge& judge, std::string_view when) const {
-    const std::vector<std::uint64_t> now = bits();
+  static void fingerprint(Judge& judge, const std::vector<std::uint64_t>& now,
+                          std::string_view when) {
     for (std::size_t i = 0; i < now.size(); ++i)
       judge.same_bits(fmt::format("state {} {}", i, when), now[i]);
   }
