@@ -50,7 +50,8 @@ std::unique_ptr<Link> connect(World& world, const Group& group, Transport transp
   if (transport == Transport::nccl) return cuda::connect_nccl(world, group, stream);
   std::unique_ptr<Link> link;
   if (transport == Transport::mpi)
-    link = std::make_unique<MpiLink>(group, make_communicator(group), world.wait_policy());
+    link = std::make_unique<MpiLink>(group, make_communicator(group, world.wait_policy()),
+                                     world.wait_policy());
   else
     link = std::make_unique<SharedMemoryLink>(world, group);
   return with_faults(std::move(link), world.faults());

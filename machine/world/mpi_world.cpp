@@ -236,7 +236,7 @@ void MpiWorld::open_control_plane() {
   const WaitPolicy patient{board_.get(), std::numeric_limits<double>::infinity(), true, true,
                            before_sleep_};
   if (!one_host()) {
-    post_ = std::make_unique<MpiPost>(make_communicator(group_), size(), patient);
+    post_ = std::make_unique<MpiPost>(make_communicator(group_, patient), size(), patient);
     return;
   }
   std::vector<Pipe*> from, to;

@@ -19,7 +19,7 @@ void finish_mpi(MPI_Request& request, const Wait& wait, const Waiting& waiting,
 
 // Creates a communicator that returns errors. Its ranks are the group's, in order. Collective over
 // the group, whose members are ranks of MPI_COMM_WORLD.
-MPI_Comm make_communicator(const Group& group);
+MPI_Comm make_communicator(const Group& group, const WaitPolicy& policy);
 // Frees the communicator, unless MPI is finalized.
 void free_communicator(MPI_Comm communicator);
 
