@@ -361,12 +361,14 @@ TEST_F(ConsoleTest, ManyCasesFitAScreenAndNoLineIsLongerThan100Columns) {
 }
 
 TEST_F(ConsoleTest, DurationsListsTheLongestCases) {
-  const std::vector<Record> records{with_axes("ring", 8, 1e-4), with_axes("tree", 8, 3e-4),
-                                    with_axes("ring", 64, 2e-4)};
+  std::vector<Record> records{with_axes("ring", 8, 1e-4), with_axes("tree", 8, 3e-4),
+                              with_axes("ring", 64, 2e-4)};
+  records[0].counters["sampling_s"] = 0.95;
+  records[1].counters["sampling_s"] = 2.75;
   const std::string text = summary_text(complete, records, {}, {.durations = 2});
-  EXPECT_NE(text.find("\nLongest of 3 cases (median 2.00 s):\n"
-                      "      3 s  all_reduce/algorithm:tree/ranks:2/bytes:8\n"
-                      "      2 s  all_reduce/algorithm:ring/ranks:2/bytes:64\n\n"),
+  EXPECT_NE(text.find("\nLongest of 3 cases, and without their samples (medians 2.00 s, 250 ms):\n"
+                      "   3.00 s   250 ms  all_reduce/algorithm:tree/ranks:2/bytes:8\n"
+                      "   2.00 s   2.00 s  all_reduce/algorithm:ring/ranks:2/bytes:64\n\n"),
             std::string::npos)
       << text;
 }

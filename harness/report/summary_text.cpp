@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "harness/measure/statistics.h"
 #include "harness/record/summary.h"
 #include "harness/report/console.h"
 
@@ -116,19 +117,30 @@ std::string tables(const Summary& summary, const std::vector<Record>& records,
   return text;
 }
 
-// Returns the longest cases, "  12.3 s  gpt_step/ranks:4", after the median of all.
+// Returns the longest cases, "   12.3 s     250 ms  gpt_step/ranks:4": the whole and what is not
+// sampling, after the medians of all cases.
 std::string durations_text(const std::vector<Record>& records, int count) {
   std::vector<const Record*> longest;
   for (const Record& record : records)
     if (counter(record, "case_s") > 0) longest.push_back(&record);
-  std::ranges::stable_sort(longest, std::greater{},
-                           [](const Record* one) { return counter(*one, "case_s"); });
   if (longest.empty() || count <= 0) return "";
-  std::string text = fmt::format("\nLongest of {} cases (median {}):\n", longest.size(),
-                                 seconds_text(counter(*longest[longest.size() / 2], "case_s")));
+  const auto whole = [](const Record* one) { return counter(*one, "case_s"); };
+  const auto fixed = [](const Record* one) {
+    return counter(*one, "case_s") - counter(*one, "sampling_s");
+  };
+  const auto median_of = [&longest](const auto& seconds) {
+    std::vector<double> all;
+    for (const Record* one : longest) all.push_back(seconds(one));
+    return seconds_text(median(all));
+  };
+  std::string text =
+      fmt::format("\nLongest of {} cases, and without their samples (medians {}, {}):\n",
+                  longest.size(), median_of(whole), median_of(fixed));
+  std::ranges::stable_sort(longest, std::greater{}, whole);
   longest.resize(std::min(longest.size(), static_cast<std::size_t>(count)));
   for (const Record* one : longest)
-    text += fmt::format("  {:>7}  {}\n", duration_text(counter(*one, "case_s")), plain(one->name));
+    text += fmt::format("  {:>7}  {:>7}  {}\n", seconds_text(whole(one)), seconds_text(fixed(one)),
+                        plain(one->name));
   return text;
 }
 

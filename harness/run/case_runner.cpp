@@ -271,6 +271,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
   }
 
   Sampled sampled;
+  const double sampling_begin = machine::steady_s();
   failure = phase("running", [&] {
     const machine::ProfileRange range(plan.name);
     SamplingLimits limits;
@@ -290,6 +291,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
   });
   if (failure) return fail(record, *failure);
   if (group.index == 0) {
+    record.counters["sampling_s"] = machine::steady_s() - sampling_begin;
     record.shares_cores = world_.oversubscribed() && !world_.computes_on_gpu();
     if (!world_.oversubscribed())
       add_activity(record, sampled.unit.ranks,
