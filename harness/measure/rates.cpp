@@ -14,6 +14,7 @@
 #include "harness/measure/memory_batches.h"
 #include "harness/measure/rate_curve.h"
 #include "harness/measure/sampler.h"
+#include "harness/measure/update_in_place.h"
 #include "machine/base/error.h"
 #include "machine/device/dense_peak.h"
 #include "machine/device/host/stream_copy.h"
@@ -190,17 +191,6 @@ double copy_rate(machine::World& world, const machine::Group& group, const CopyB
                  std::int64_t set_bytes) {
   if (set_bytes > buffers.set_bytes) return 0;
   return static_cast<double>(set_bytes) / copy_seconds(world, group, buffers, set_bytes);
-}
-
-// Each of three arrays += in.
-void add_to_three(const float* __restrict in, float* __restrict x, float* __restrict y,
-                  float* __restrict z, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) {
-    x[i] += in[i];
-    y[i] += in[i];
-    z[i] += in[i];
-  }
 }
 
 // Returns the bytes read plus written per second by updates in place: of halves of the set, or of

@@ -319,6 +319,10 @@ class CudaLaunch {
     launch_each<false>(count, body, fields...);
   }
   template <class Body, class... Fields>
+  void update(std::int64_t count, Body body, Fields... fields) const {
+    each(count, body, fields...);
+  }
+  template <class Body, class... Fields>
   void each_at(std::int64_t rows, const kernel::GlobalIndex& index, Body body,
                Fields... fields) const {
     launch_each<true>(rows * index.cols, cuda::AtGlobalIndex<Body>{body, index}, fields...);

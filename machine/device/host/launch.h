@@ -16,6 +16,7 @@
 #include "machine/device/device.h"
 #include "machine/device/host/streaming.h"
 #include "machine/device/host/threads.h"
+#include "machine/device/host/update.h"
 #include "machine/device/kernels/fields.h"
 #include "machine/device/pattern.h"
 
@@ -127,6 +128,27 @@ class HostLaunch {
     constexpr std::int64_t bytes = (0 + ... + std::int64_t{sizeof(typename Fields::Element)});
     split(count, bytes,
           [=](std::int64_t begin, std::int64_t end) { each_of(begin, end, body, fields...); });
+  }
+
+  // An optimizer's pass. body.step: rounds the master, its first state, to the first field.
+  template <class Body, class First, class... Fields>
+  void update(std::int64_t count, Body body, First first, Fields... fields) const {
+    constexpr std::int64_t bytes = (std::int64_t{sizeof(typename First::Element)} + ... +
+                                    std::int64_t{sizeof(typename Fields::Element)});
+    if constexpr (requires { body.step; }) {
+      const bool streams = count * bytes > device_->threads() * host::cached_by_thread &&
+                           reinterpret_cast<std::uintptr_t>(first.data) % host::line_bytes == 0;
+      split(count, bytes, [=](std::int64_t begin, std::int64_t end) {
+        if (streams)
+          host::update_rounded<true>(begin, end, body.step, first, fields...);
+        else
+          host::update_rounded<false>(begin, end, body.step, first, fields...);
+      });
+    } else {
+      split(count, bytes, [=](std::int64_t begin, std::int64_t end) {
+        host::update(begin, end, body, first, fields...);
+      });
+    }
   }
 
   template <class Body, class... Fields>

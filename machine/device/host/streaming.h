@@ -15,6 +15,15 @@
 
 namespace machine::host {
 
+// Writes a quarter of a line, aligned to itself. The other quarters must follow.
+inline void stream_quarter(void* to, const void* from) {
+#if SHARDMARK_STREAMING_STORES
+  _mm_stream_si128(static_cast<__m128i*>(to), _mm_loadu_si128(static_cast<const __m128i*>(from)));
+#else
+  std::memcpy(to, from, line_bytes / 4);
+#endif
+}
+
 // Writes one line. `to` must be aligned to a line.
 inline void stream_line(void* to, const void* from) {
 #if SHARDMARK_STREAMING_STORES && defined(__AVX__)

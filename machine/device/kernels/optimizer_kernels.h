@@ -54,12 +54,12 @@ class OptimizerKernels : public BlockKernels<Launch> {
         const InOut<A> master(call.master);
         if constexpr (sizeof...(states) > 0) {  // plain SGD has no decay
           if (call.decay_mask)
-            return this->launch_.each(count, rounding(DecayByMask<Body>{body}), weight..., master,
-                                      gradient, In<std::uint8_t>(call.decay_mask),
-                                      InOut<A>(states)...);
+            return this->launch_.update(count, rounding(DecayByMask<Body>{body}), weight..., master,
+                                        gradient, In<std::uint8_t>(call.decay_mask),
+                                        InOut<A>(states)...);
         }
-        this->launch_.each(count, rounding(DecayEverywhere<Body>{body}), weight..., master,
-                           gradient, InOut<A>(states)...);
+        this->launch_.update(count, rounding(DecayEverywhere<Body>{body}), weight..., master,
+                             gradient, InOut<A>(states)...);
       };
       const auto rounded = [](const auto& step) {
         return Rounded<std::decay_t<decltype(step)>>{step};

@@ -1,5 +1,9 @@
 #include "machine/device/kernels/optimizer_kernels.h"
 
+#include <bit>
+#include <cstdint>
+#include <vector>
+
 #include "machine/testing/on_device.h"
 
 namespace machine {
@@ -204,6 +208,24 @@ TEST_P(OptimizerKernels, InPlaceAndWithoutAMask) {
   EXPECT_EQ(hash(same), hash(weight));
   EXPECT_EQ(hash(same), hash(master));
   EXPECT_EQ(hash(same_second), hash(second));
+}
+
+// Also numbers without a finite rounding, NaN of any bits, the end of the range, and so many
+// elements that the host's weights bypass the cache.
+TEST_P(OptimizerKernels, NarrowWeightsAreRoundedAsByCasts) {
+  if (!is_narrow()) return;  // wide weights are their own master
+  for (const std::int64_t count : {1037, device_->readable_by_host() ? 8'000'037 : 40'037}) {
+    std::vector<float> bits(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < bits.size(); ++i)  // of all exponents
+      bits[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i) * 0x9e3779b9u);
+    const Tensor master(upload(bits), Dtype::float32, {count});
+    const Tensor gradient = empty({count}, Dtype::float32), weight = empty({count}),
+                 cast = empty({count});
+    kernels().fill(gradient, 0);
+    kernels().sgd(gradient, 1, 0.1, master, weight);
+    kernels().cast(master, cast);
+    EXPECT_EQ(hash(weight), hash(cast));
+  }
 }
 
 // A gradient in the dtype of narrower weights gives the bits of the same gradient in float.
