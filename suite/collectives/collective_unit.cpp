@@ -396,9 +396,11 @@ Cost CollectiveUnit::cost() const {
   cost.algorithm_bytes = whole;
   cost.bus_factor = collectives::bus_factor(operation_, case_.ranks);
   cost.transport = case_.transport;
-  cost.memory_bytes = 2 * whole;
+  // At least: inputs that are read from memory once, by all ranks together, and outputs.
+  const bool shares_reads = operation_ == all_gather || operation_ == broadcast;
+  const bool shrinks = operation_ == reduce_scatter || operation_ == reduce;
+  cost.memory_bytes = shares_reads || shrinks ? whole + whole / n : 2 * whole;
   cost.wire_bytes = whole * (n - 1) / n;
-  if (operation_ == reduce_scatter || operation_ == reduce) cost.memory_bytes = whole + whole / n;
   if (operation_ == gather || operation_ == scatter) {
     cost.memory_bytes /= n;
     cost.wire_bytes /= n;
@@ -408,7 +410,8 @@ Cost CollectiveUnit::cost() const {
   if (operation_ == all_to_all_v)
     cost.memory_bytes =
         2 * static_cast<double>(traffic_->total()) * static_cast<double>(size_of(case_.dtype)) / n;
-  if (case_.in_place) cost.memory_bytes *= (n - 1) / n;  // the root has no copy of its own to make
+  if (case_.in_place)  // a rank's own share, or the root's, is not copied
+    cost.memory_bytes = shares_reads ? whole : cost.memory_bytes * (n - 1) / n;
   cost.working_set_bytes = static_cast<double>(bytes_of_buffers());
   return cost;
 }
