@@ -84,6 +84,9 @@ class ChannelLink : public Link {
     const std::uint64_t number = ++outgoing.sent;
     if (number > outgoing.taken + Channel::slots) wait_taken(peer, number - Channel::slots, bytes);
     Slot& slot = to(peer).ring[number % Channel::slots];
+    // Asked for to be written before publish() reads `sleeping`. Else that load may fetch the line
+    // first, to be read only, and the stores have to ask for it a second time.
+    __builtin_prefetch(&slot, 1);
     slot.bytes = bytes;
     return slot;
   }

@@ -45,6 +45,9 @@ class SharedMemoryLink final : public ChannelLink {
   const void* do_receive_in_place(int peer, std::size_t bytes) override;
   void do_release(int peer) override;
 
+  // Sends a message that does not fit into its descriptor. Apart, so that shorter ones stay short.
+  [[gnu::noinline]] std::uint64_t send_longer(int peer, Slot& slot, const void* data,
+                                              std::size_t bytes);
   void free_staged(int peer);
   // Returns the next copy to write to, or null while a peer may still read it.
   Copy* free_copy();
