@@ -251,25 +251,39 @@ LayerResults results_of(const LayerRun& run, Judge* judge) {
   return results;
 }
 
-LayerReference make_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
-                              const std::set<std::string>& partial) {
-  machine::World& world = context.world;
-  collectives::Communicator alone(world, machine::Group{"reference", {world.rank()}, 0},
-                                  Transport::shared_memory);
-  const auto computed = [&](LayerRun& run, bool added_by_the_layer) {
-    if (added_by_the_layer) run.add_earlier_gradients(partial, 0, c.ranks);
-    run.run_all();
-    if (!added_by_the_layer) run.add_earlier_gradients(partial, 0, c.ranks);
-    world.board().mine().progress.fetch_add(
-        1);  // progress: this rank does not hang while other ranks wait
-    return results_of(run);
-  };
+namespace {
+
+collectives::Communicator alone(machine::World& world) {
+  return {world, machine::Group{"reference", {world.rank()}, 0}, Transport::shared_memory};
+}
+
+// Progress: this rank does not hang while other ranks wait.
+void show_progress(machine::World& world) { world.board().mine().progress.fetch_add(1); }
+
+}  // namespace
+
+LayerResults same_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
+                            const std::set<std::string>& partial) {
+  collectives::Communicator tp = alone(context.world);
+  LayerRun run(context.device, tp, c.whole(), traits, context.seed);
+  run.add_earlier_gradients(partial, 0, c.ranks);
+  run.run_all();
+  show_progress(context.world);
+  return results_of(run);
+}
+
+LayerResults exact_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
+                             const std::set<std::string>& partial) {
+  collectives::Communicator tp = alone(context.world);
   LayerCase whole = c.whole();
-  LayerRun same(context.device, alone, whole, traits, context.seed);
+  const LayerRun same(context.device, tp, whole, traits, context.seed);
   whole.dtype = Dtype::float64;
-  LayerRun exact(world.host_device(), alone, whole, traits, context.seed);
-  exact.copy_values(same);
-  return {computed(same, true), computed(exact, false)};
+  LayerRun run(context.world.host_device(), tp, whole, traits, context.seed);
+  run.copy_values(same);
+  run.run_all();
+  run.add_earlier_gradients(partial, 0, c.ranks);
+  show_progress(context.world);
+  return results_of(run);
 }
 
 void judge_results(Judge& judge, const LayerRun& run, const LayerCase& c, const LayerTraits& traits,

@@ -143,16 +143,17 @@ struct LayerResults {
 // sums, and replicated values after a step, to judge.same_bits.
 LayerResults results_of(const LayerRun& run, Judge* judge = nullptr);
 
-// The results of the layer on one rank.
+// The results of the layer on one rank, which runs it alone.
 struct LayerReference {
   LayerResults same, exact;  // in the dtype judged, and in double from the same values
-  static auto members(auto& self) { return std::tie(self.same, self.exact); }
 };
-// Runs on this rank only, `same` on the judged device and `exact` on the host. partial: parameters
+// Run on this rank only, `same` on the judged device and `exact` on the host. partial: parameters
 // whose earlier gradients are the sum of all ranks' parts. `same` adds to these gradients, as the
 // judged layer does. `exact` gets them afterwards, so that a layer that overwrites them fails.
-LayerReference make_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
-                              const std::set<std::string>& partial);
+LayerResults same_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
+                            const std::set<std::string>& partial);
+LayerResults exact_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
+                             const std::set<std::string>& partial);
 
 // Compares the results. The bound is norm_bound of harness/judge/numerics.h for one layer, plus the
 // effect of such an error on a step, plus the step's own roundings.
