@@ -396,22 +396,26 @@ Cost CollectiveUnit::cost() const {
   cost.algorithm_bytes = whole;
   cost.bus_factor = collectives::bus_factor(operation_, case_.ranks);
   cost.transport = case_.transport;
-  // At least: inputs that are read from memory once, by all ranks together, and outputs.
-  const bool shares_reads = operation_ == all_gather || operation_ == broadcast;
-  const bool shrinks = operation_ == reduce_scatter || operation_ == reduce;
-  cost.memory_bytes = shares_reads || shrinks ? whole + whole / n : 2 * whole;
-  cost.wire_bytes = whole * (n - 1) / n;
-  if (operation_ == gather || operation_ == scatter) {
-    cost.memory_bytes /= n;
-    cost.wire_bytes /= n;
+  // At least: inputs that all ranks together read from memory once, and outputs.
+  const auto bytes_of = [&](Extent extent) {
+    return extent == Extent::none ? 0 : extent == Extent::own_share ? whole / n : whole;
+  };
+  collectives::Call call = call_of_rank();
+  for (call.rank = 0; call.rank < case_.ranks; ++call.rank) {
+    const collectives::Extents held = extents(operation_, call);
+    cost.memory_bytes += (bytes_of(held.input) + bytes_of(held.output)) / n;
   }
+  cost.wire_bytes = whole * (n - 1) / n;
+  if (operation_ == gather || operation_ == scatter) cost.wire_bytes /= n;
   if (operation_ == all_reduce) cost.wire_bytes *= 2;
   if (operation_ == send_receive) cost.wire_bytes = case_.ranks > 1 ? whole : 0;
   if (operation_ == all_to_all_v)
     cost.memory_bytes =
         2 * static_cast<double>(traffic_->total()) * static_cast<double>(size_of(case_.dtype)) / n;
-  if (case_.in_place)  // a rank's own share, or the root's, is not copied
+  if (case_.in_place) {  // a rank's own share, or the root's, is not copied
+    const bool shares_reads = operation_ == all_gather || operation_ == broadcast;
     cost.memory_bytes = shares_reads ? whole : cost.memory_bytes * (n - 1) / n;
+  }
   cost.working_set_bytes = static_cast<double>(bytes_of_buffers());
   return cost;
 }
