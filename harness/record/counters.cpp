@@ -55,7 +55,7 @@ constexpr Counter own[] = {
     {"peak_bytes_measured", "B", lower, exact, "peak memory of rank 0, summed over categories"},
     {"samples", "", neither, measured, "samples that were kept"},
     {"sampling_s", "s", lower, measured,
-     "the part of `case_s` with warm-up and samples; the rest is what each case costs"},
+     "the part of `case_s` in warm-up and samples; the rest is what each case costs"},
     {"slowest_rank", "", neither, measured, "rank that was slowest in most samples"},
     {"specified_s", "s", neither, speed,
      "time by that cluster's peaks only: no latency, all of each bandwidth"},
