@@ -142,7 +142,8 @@ struct LossScaler {
   Cost cost() const {
     // Counts the gradients twice, master and moments read and written, and values written.
     return {.memory_bytes = case_.elements * (4.0 + 4 + 2 * 12 + 2),
-            .working_set_bytes = case_.elements * (4.0 + 12 + 2)};
+            .working_set_bytes = case_.elements * (4.0 + 12 + 2),
+            .updates_in_place = true};
   }
 
  private:

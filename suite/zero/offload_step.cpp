@@ -182,7 +182,8 @@ struct OffloadStep {
     return {
         .memory_bytes = static_cast<double>(elements * update + 2 * of_host * (gradient + value)),
         .working_set_bytes = static_cast<double>(elements * (gradient + value + 2 * wide) +
-                                                 (narrow ? elements : of_host) * wide)};
+                                                 (narrow ? elements : of_host) * wide),
+        .updates_in_place = true};
   }
 
   void describe(Description& description) {

@@ -68,6 +68,7 @@ inline Cost memory_cost(const ZeroStepCase& c, const zero::GradientPlan& plan,
   const double cleared = c.stage >= 2 ? owned : elements;  // gradients, after the update
   cost.memory_bytes += owned * (gradient + update) + cleared * gradient;
   cost.working_set_bytes = elements * (gradient + value) + owned * static_cast<double>(states);
+  cost.updates_in_place = true;
   return cost;
 }
 
