@@ -50,7 +50,7 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Stream& s
       key.count, key.dtype);
   const Plan plan = key.algorithm->plan(call);
   const Layout layout(key.algorithm->operation, plan, call, key.count);
-  store_ = store_of(layout, key, ranks_of_host > 0 ? ranks_of_host : ranks);
+  if (on_host_) store_ = store_of(layout, key, ranks_of_host > 0 ? ranks_of_host : ranks);
   if (plan.bays > 0)
     scratch_ = stream_.device().allocate(static_cast<std::size_t>(layout.scratch_elements()) * size,
                                          machine::Category::buffers);
