@@ -1,8 +1,8 @@
 #pragma once
 // The measured limits of this machine, to compare a case's time with: rates of copying memory and
 // of updating it in place by working set, of receiving from another rank, and of multiplying
-// matrices, with 1 … all ranks active. Each rate is an upper bound: the best of several batches,
-// if ranks share the memory of batches of all together.
+// matrices, with 1 … all ranks active. Each rate is an upper bound: the best of several batches.
+// If ranks share the memory, all of them are active in each batch.
 // Copies use the faster way to store, through the cache or bypassing it. limit.h has the limit that
 // follows from a case's cost.
 

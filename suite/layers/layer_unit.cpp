@@ -119,8 +119,8 @@ void LayerShell::judge_bits(Judge& judge) const {
         "gradient of " + parameter->name, parameter->gradient);
 }
 
-// The first rank computes the reference and sends it. The other ranks sleep until then.
-// The first and the last rank, which have different cores, run it at the same time.
+// The first rank computes the reference in the judged dtype, and the last one, which has another
+// core, that in double. Both send theirs. The other ranks sleep until then.
 LayerReference LayerShell::shared_reference() const {
   const int last = case_.ranks - 1;
   LayerReference reference;

@@ -1,8 +1,8 @@
 #pragma once
 // An optimizer's pass over its arrays. They mostly exceed the caches, so the pass asks for lines
-// before it needs them: the processor's own prefetching follows arrays within a page only, and its
-// window of instructions is full of arithmetic. Values of 16 bits bypass the cache if the arrays
-// exceed it, because their lines would be fetched before they are written.
+// before it needs them: the processor's own prefetching follows arrays within a page only. Values
+// of 16 bits bypass the cache if the arrays exceed it, because their lines would be fetched before
+// they are written.
 
 #include <cstddef>
 #include <cstdint>

@@ -18,7 +18,8 @@ void finish_mpi(MPI_Request& request, const Wait& wait, const Waiting& waiting,
                 MPI_Status* status = MPI_STATUS_IGNORE);
 
 // Creates a communicator that returns errors. Its ranks are the group's, in order. Collective over
-// the group, whose members are ranks of MPI_COMM_WORLD.
+// the group, whose members are ranks of MPI_COMM_WORLD. policy: of the wait for them. Only the
+// first call for a group blocks inside MPI, without a timeout.
 MPI_Comm make_communicator(const Group& group, const WaitPolicy& policy);
 // Frees the communicator, unless MPI is finalized.
 void free_communicator(MPI_Comm communicator);
