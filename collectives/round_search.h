@@ -75,11 +75,12 @@ class StepOrder {
   std::vector<std::set<std::size_t>> before_;
 };
 
-// The search of one rank through its plan.
+// The search of one rank through its plan. Its plan in place also shows the rounds of calls out of
+// place: those have the same steps, of which some write to the output instead of scratch.
 class RoundSearch {
  public:
   RoundSearch(const Algorithm& algorithm, const Call& call, std::int64_t count)
-      : plan_(algorithm.plan(call)),
+      : plan_(algorithm.plan(in_place(call))),
         order_(algorithm.operation, plan_,
                Layout(algorithm.operation, plan_, call,
                       algorithm.operation == machine::Operation::barrier ? 0 : count)),
@@ -115,6 +116,10 @@ class RoundSearch {
   }
 
  private:
+  static Call in_place(Call call) {
+    call.in_place = true;
+    return call;
+  }
   struct Peer {
     std::deque<std::size_t> sends;                    // steps whose round is not known
     std::deque<int> told_of_sends, told_of_receives;  // received, of the peer's ends

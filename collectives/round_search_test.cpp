@@ -60,5 +60,24 @@ TEST(RoundSearch, ThePlanningOfARankIsLinearInTheRanks) {
         }
 }
 
+// A rank does not know whether another rank calls in place.
+TEST(RoundSearch, ACallHasTheSameStepsInPlace) {
+  for (const Algorithm& algorithm : algorithms())
+    for (int ranks = 1; ranks <= 9; ++ranks)
+      for (int rank = 0; rank < ranks; ++rank) {
+        Call call{rank, ranks};
+        if (!algorithm.refuses(call).empty()) continue;
+        const Plan apart = algorithm.plan(call);
+        call.in_place = true;
+        const Plan in_place = algorithm.plan(call);
+        const auto same = [](const Step& a, const Step& b) {
+          return a.verb == b.verb && a.peer == b.peer;
+        };
+        EXPECT_TRUE(std::ranges::equal(apart.steps, in_place.steps, same))
+            << machine::name(algorithm.operation) << " by " << algorithm.name << ", rank " << rank
+            << " of " << ranks;
+      }
+}
+
 }  // namespace
 }  // namespace collectives

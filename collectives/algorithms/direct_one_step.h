@@ -4,8 +4,8 @@
 // smallest messages (flat all-reduce by all-gather; Thakur, Rabenseifner and Gropp 2005,
 // doi:10.1177/1094342005051521).
 //
-// Every rank sums in the order 0 + 1 + 2 …, so all ranks get the same bits. It sums in scratch,
-// because in place the output is the input, which other ranks may not have read yet.
+// Every rank sums in the order 0 + 1 + 2 …, so all ranks get the same bits. In place it sums in
+// scratch, because other ranks may not have read the input yet.
 
 #include "collectives/plan.h"
 
@@ -17,7 +17,7 @@ inline constexpr std::string_view paper =
 inline int bays(const Call&) { return 1; }
 inline Plan all_reduce(const Call& call) {
   const int rank = call.rank, ranks = call.ranks;
-  const Slice sum = scratch(0, 0);
+  const Slice sum = call.in_place ? scratch(0, 0) : output(0);
   Plan plan{1, 1, 1};
   for (int i = 1; i < ranks; ++i) plan.add(send((rank + i) % ranks, input(0)));
   int next = 0;

@@ -41,7 +41,8 @@ struct Fold {
   constexpr int block(int distance) const { return place & ~(distance - 1); }
 };
 
-// Sums use two bays in turn, so that one can be filled while the other is read.
+// Sums use two bays in turn, so that one can be filled while the other is read. The last sum goes
+// to the output, but not in place: there the peer may not have read the input yet.
 inline int all_reduce_bays(const Call& call) {
   const Fold fold(call);
   return fold.place < 0 ? 0 : std::min(2, fold.rounds() + fold.paired);
@@ -55,17 +56,17 @@ inline Plan all_reduce(const Call& call) {
   }
   Slice sum = input(0);
   int bay = 0;
-  const auto add = [&](int peer) {
-    const Slice longer = scratch(bay, 0);
+  const auto add = [&](int peer, bool last) {
+    const Slice longer = last && !call.in_place ? output(0) : scratch(bay, 0);
     plan.add(receive_reduce(peer, sum, longer));
     sum = longer;
     bay = 1 - bay;
   };
-  if (fold.paired) add(call.rank - 1);
+  if (fold.paired) add(call.rank - 1, false);
   for (int distance = 1; distance < fold.size; distance *= 2) {
     const int peer = fold.rank_of(fold.place ^ distance);
     plan.add(send(peer, sum));
-    add(peer);
+    add(peer, 2 * distance == fold.size);
   }
   plan.add(copy(sum, output(0)));
   if (fold.paired) plan.add(send(call.rank - 1, output(0)));

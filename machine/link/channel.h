@@ -24,7 +24,6 @@ inline constexpr std::size_t eager_bytes = 8192;
 
 struct alignas(64) Slot {
   std::atomic<std::uint32_t> sequence{0};  // the low 32 bits of the number of its message
-  std::atomic<std::uint32_t> sleeping{0};
   std::uint64_t bytes = 0;
   std::uint64_t address = 0;  // in the sender's memory; or in_line, in_payload or delivered
   std::byte data[inline_bytes];
@@ -44,7 +43,10 @@ struct Channel {
   Slot ring[slots];
   Offer offers[slots];  // by the receiver; message k uses offers[k % slots]
   alignas(64) std::atomic<std::uint32_t> taken{0};  // last message taken, modulo 2^32
-  std::atomic<std::uint32_t> sleeping{0};           // the sender sleeps on `taken`
+  std::atomic<std::uint32_t> sender_sleeps{0};      // on `taken`
+  // The receiver sleeps until a message arrives. In a line that both ranks keep in their caches: if
+  // it were in the slot's line, a sender would wait until that has come from the receiver's core.
+  alignas(64) std::atomic<std::uint32_t> receiver_sleeps{0};
   alignas(64) std::byte payload[payloads][eager_bytes];
 };
 
@@ -84,15 +86,14 @@ class ChannelLink : public Link {
     const std::uint64_t number = ++outgoing.sent;
     if (number > outgoing.taken + Channel::slots) wait_taken(peer, number - Channel::slots, bytes);
     Slot& slot = to(peer).ring[number % Channel::slots];
-    // Asked for to be written before publish() reads `sleeping`. Else that load may fetch the line
-    // first, to be read only, and the stores have to ask for it a second time.
-    __builtin_prefetch(&slot, 1);
+    __builtin_prefetch(&slot, 1);  // comes from the receiver's core while a payload is written
     slot.bytes = bytes;
     return slot;
   }
   // Announces the message in next_slot() to the receiver. Returns the message's number.
   std::uint64_t publish(int peer, Slot& slot) {
-    announce(slot.sequence, static_cast<std::uint32_t>(outgoing_[peer].sent), slot.sleeping);
+    announce(slot.sequence, static_cast<std::uint32_t>(outgoing_[peer].sent),
+             to(peer).receiver_sleeps);
     return outgoing_[peer].sent;
   }
   void refresh_taken(int peer) {
@@ -104,7 +105,7 @@ class ChannelLink : public Link {
   void wait_taken(int peer, std::uint64_t number, std::size_t bytes) {
     if (outgoing_[peer].taken >= number) return;
     Channel& channel = to(peer);
-    wait_.until_reached(channel.taken, static_cast<std::uint32_t>(number), channel.sleeping,
+    wait_.until_reached(channel.taken, static_cast<std::uint32_t>(number), channel.sender_sleeps,
                         waiting(peer, number, bytes, "take"));
     refresh_taken(peer);
   }
@@ -112,8 +113,9 @@ class ChannelLink : public Link {
   // Waits for the next message from peer. Returns its descriptor.
   const Slot& arrived(int peer, std::size_t bytes) {
     const std::uint64_t number = ++received_[peer];
-    Slot& slot = from(peer).ring[number % Channel::slots];
-    wait_.until_reached(slot.sequence, static_cast<std::uint32_t>(number), slot.sleeping,
+    Channel& channel = from(peer);
+    Slot& slot = channel.ring[number % Channel::slots];
+    wait_.until_reached(slot.sequence, static_cast<std::uint32_t>(number), channel.receiver_sleeps,
                         waiting(peer, number, bytes, "send"));
     if (slot.bytes != bytes) sizes_disagree(peer, number, bytes, slot.bytes);
     return slot;
@@ -124,7 +126,7 @@ class ChannelLink : public Link {
   }
   void publish_taken(int peer) {
     Channel& channel = from(peer);
-    announce(channel.taken, static_cast<std::uint32_t>(last_received(peer)), channel.sleeping);
+    announce(channel.taken, static_cast<std::uint32_t>(last_received(peer)), channel.sender_sleeps);
   }
 
   // Offers a place for message `number` from peer.

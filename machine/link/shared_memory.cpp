@@ -6,18 +6,10 @@
 #include <cstring>
 
 #include "machine/base/error.h"
+#include "machine/device/host/fetch.h"
 #include "machine/device/host/stream_copy.h"
 
 namespace machine {
-namespace {
-
-// Asks for the lines at once. A peer has read them before, so each has to be taken from its cache.
-void fetch_to_write(std::byte* to, std::size_t bytes) {
-  for (std::size_t line = 0; line < bytes; line += host::line_bytes)
-    __builtin_prefetch(to + line, 1);
-}
-
-}  // namespace
 
 SharedMemoryLink::SharedMemoryLink(World& world, const Group& group)
     : ChannelLink(group, make_channels(world, group), world.wait_policy()),
@@ -58,11 +50,11 @@ std::uint64_t SharedMemoryLink::send_longer(int peer, Slot& slot, const void* da
   if (bytes <= eager_bytes && number > last_taken(peer) + Channel::payloads) refresh_taken(peer);
   if (bytes <= eager_bytes && number <= last_taken(peer) + Channel::payloads) {
     std::byte* const payload = to(peer).payload[number % Channel::payloads];
-    fetch_to_write(payload, bytes);
+    host::fetch_to_write(payload, bytes);
     std::memcpy(payload, data, bytes);
     slot.address = Channel::in_payload;
     publish(peer, slot);
-    fetch_to_write(to(peer).payload[(number + 1) % Channel::payloads], bytes);
+    host::fetch_to_write(to(peer).payload[(number + 1) % Channel::payloads], bytes);
     return number;
   }
   if (!readable_by_peers(data, bytes)) {
@@ -97,7 +89,7 @@ void SharedMemoryLink::do_send_to_all(std::span<const int> peers, const void* da
                                       std::size_t bytes, std::span<std::uint64_t> numbers) {
   Copy* const copy = bytes > inline_bytes && bytes <= eager_bytes ? free_copy() : nullptr;
   if (!copy) return Link::do_send_to_all(peers, data, bytes, numbers);
-  fetch_to_write(copy->data, bytes);
+  host::fetch_to_write(copy->data, bytes);
   std::memcpy(copy->data, data, bytes);
   for (std::size_t i = 0; i < peers.size(); ++i) {
     Slot& slot = next_slot(peers[i], bytes);

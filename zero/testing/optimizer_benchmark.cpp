@@ -18,7 +18,7 @@
 
 #include "machine/base/clock.h"
 #include "machine/base/names.h"
-#include "machine/device/host/stream_copy.h"
+#include "machine/device/host/fetch.h"
 #include "machine/device/host/threads.h"
 #include "machine/world/world.h"
 #include "zero/optimizers/optimizer.h"
@@ -35,11 +35,6 @@ double seconds_of(machine::Device& device, const auto& pass) {
   return machine::steady_s() - begin;
 }
 
-void fetch_ahead(const float* at) {
-  constexpr std::uintptr_t bytes = 1024;
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(at) + bytes));
-}
-
 // Adds `in` to the first `Count` arrays.
 template <int Count>
 void add(const float* __restrict in, float* const* arrays, std::int64_t begin, std::int64_t end) {
@@ -47,8 +42,8 @@ void add(const float* __restrict in, float* const* arrays, std::int64_t begin, s
   float* __restrict y = Count > 1 ? arrays[1] : nullptr;
   float* __restrict z = Count > 2 ? arrays[2] : nullptr;
   for (std::int64_t line = begin; line < end; line += of_line) {
-    fetch_ahead(in + line);
-    for (int k = 0; k < Count; ++k) fetch_ahead(arrays[k] + line);
+    machine::host::fetch_ahead(in + line);
+    for (int k = 0; k < Count; ++k) machine::host::fetch_ahead(arrays[k] + line);
     const std::int64_t to = std::min(end, line + of_line);
 #pragma omp simd
     for (std::int64_t i = line; i < to; ++i) {

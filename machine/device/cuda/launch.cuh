@@ -318,10 +318,8 @@ class CudaLaunch {
   void each(std::int64_t count, Body body, Fields... fields) const {
     launch_each<false>(count, body, fields...);
   }
-  template <class Body, class... Fields>
-  void update(std::int64_t count, Body body, Fields... fields) const {
-    each(count, body, fields...);
-  }
+  void update(std::int64_t count, auto body, auto... fields) const { each(count, body, fields...); }
+  void fill(std::int64_t count, auto body, auto out) const { each(count, body, out); }
   template <class Body, class... Fields>
   void each_at(std::int64_t rows, const kernel::GlobalIndex& index, Body body,
                Fields... fields) const {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "machine/device/device.h"
+#include "machine/device/host/fetch.h"
 #include "machine/device/host/streaming.h"
 #include "machine/device/host/threads.h"
 #include "machine/device/host/update.h"
@@ -46,6 +47,17 @@ struct HostLanes {
   template <class A, class Body>
   A sum(std::int64_t n, const Body& body) const {
     return fold<A>(n, A(0), body, [](A a, A b) { return a + b; });
+  }
+
+  // The same sum, of an array `in` that the body reads and that mostly exceeds the caches.
+  template <class A, class T, class Body>
+  A sum_of(const T* in, std::int64_t n, const Body& body) const {
+    constexpr std::int64_t of_line = host::line_bytes / sizeof(T);
+    return fold<A>(
+        n, A(0), body, [](A a, A b) { return a + b; },
+        [=](std::int64_t c) {
+          for (std::int64_t i = 0; i < width; i += of_line) host::fetch_ahead(in + c + i);
+        });
   }
 
   template <class A, class Body>
@@ -96,8 +108,13 @@ struct HostLanes {
   }
 
  private:
-  template <class A, class Body, class Join>
-  static A fold(std::int64_t n, A start, const Body& body, const Join& join) {
+  struct Nothing {
+    void operator()(std::int64_t) const {}
+  };
+  // Calls before(c) before each `width` elements.
+  template <class A, class Body, class Join, class Before = Nothing>
+  static A fold(std::int64_t n, A start, const Body& body, const Join& join,
+                const Before& before = {}) {
     if constexpr (std::is_integral_v<A>) {  // equal in any order
       for (std::int64_t c = 0; c < n; ++c) start = join(start, body(c));
       return start;
@@ -106,6 +123,7 @@ struct HostLanes {
     std::fill_n(partial, width, start);
     std::int64_t c = 0;
     for (; c + width <= n; c += width) {
+      before(c);
 #pragma omp simd
       for (int lane = 0; lane < width; ++lane) partial[lane] = join(partial[lane], body(c + lane));
     }
@@ -130,14 +148,26 @@ class HostLaunch {
           [=](std::int64_t begin, std::int64_t end) { each_of(begin, end, body, fields...); });
   }
 
+  // Bypasses the cache if the array exceeds it: a line that is written whole needs no reading.
+  template <class Body, class T>
+  void fill(std::int64_t count, Body body, kernel::Out<T> out) const {
+    const T value = kernel::narrow<T>(body.value);
+    const bool streams = exceeds_cache(count * std::int64_t{sizeof(T)}) && starts_line(out.data);
+    split(count, sizeof(T), [=](std::int64_t begin, std::int64_t end) {
+      if (streams)
+        host::stream_fill(out.data + begin, out.data + end, value);
+      else
+        std::fill(out.data + begin, out.data + end, value);
+    });
+  }
+
   // An optimizer's pass. body.step: rounds the master, its first state, to the first field.
   template <class Body, class First, class... Fields>
   void update(std::int64_t count, Body body, First first, Fields... fields) const {
     constexpr std::int64_t bytes = (std::int64_t{sizeof(typename First::Element)} + ... +
                                     std::int64_t{sizeof(typename Fields::Element)});
     if constexpr (requires { body.step; }) {
-      const bool streams = count * bytes > device_->threads() * host::cached_by_thread &&
-                           reinterpret_cast<std::uintptr_t>(first.data) % host::line_bytes == 0;
+      const bool streams = exceeds_cache(count * bytes) && starts_line(first.data);
       split(count, bytes, [=](std::int64_t begin, std::int64_t end) {
         if (streams)
           host::update_rounded<true>(begin, end, body.step, first, fields...);
@@ -251,8 +281,8 @@ class HostLaunch {
                    [=](std::int64_t begin, std::int64_t end) {
                      for (std::int64_t i = begin; i < end; ++i) {
                        const T* from = in + i * chunk;
-                       to[i] = HostLanes{}.sum<double>(
-                           std::min(chunk, count - i * chunk), [=](std::int64_t c) {
+                       to[i] = HostLanes{}.sum_of<double>(
+                           from, std::min(chunk, count - i * chunk), [=](std::int64_t c) {
                              return body(static_cast<double>(kernel::widen(from[c])));
                            });
                      }
@@ -285,6 +315,12 @@ class HostLaunch {
   }
 
  private:
+  bool exceeds_cache(std::int64_t bytes) const {
+    return bytes > device_->threads() * host::cached_by_thread;
+  }
+  static bool starts_line(const void* data) {
+    return reinterpret_cast<std::uintptr_t>(data) % host::line_bytes == 0;
+  }
   template <class Part>
   void split(std::int64_t count, std::int64_t bytes, const Part& part) const {
     host::parallel(device_->threads(), count, bytes, host::line_bytes, part);

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
+
+#include "machine/device/host/streaming.h"
 
 namespace machine::host {
 namespace {
@@ -28,6 +31,19 @@ TEST(StreamCopy, CopiesAllBytesAndNoOthers) {
         for (std::size_t i = around + target + bytes; i < to.size(); ++i) wrong += to[i] != other;
         EXPECT_EQ(wrong, 0) << bytes << " bytes from " << source << " to " << target;
       }
+}
+
+TEST(StreamFill, SetsAllElementsAndNoOthers) {
+  constexpr std::size_t of_line = line_bytes / sizeof(std::uint16_t);
+  alignas(line_bytes) std::uint16_t values[8 * of_line];
+  for (const std::size_t count : {0UL, 1UL, of_line - 1, of_line, of_line + 1, 5 * of_line + 7}) {
+    std::fill(std::begin(values), std::end(values), 3);
+    std::uint16_t* const begin = values + of_line;
+    stream_fill(begin, begin + count, std::uint16_t{0x1234});
+    EXPECT_EQ(std::count(begin, begin + count, 0x1234), static_cast<std::ptrdiff_t>(count));
+    EXPECT_EQ(std::count(std::begin(values), std::end(values), 3),
+              static_cast<std::ptrdiff_t>(8 * of_line - count));
+  }
 }
 
 }  // namespace

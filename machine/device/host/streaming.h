@@ -3,6 +3,9 @@
 // line. Useful if a call's buffers exceed the last-level cache. On processors without such stores,
 // and under the sanitizers, which do not see them, these are plain copies.
 
+#include <algorithm>
+#include <cstddef>
+
 #include "machine/device/host/stream_copy.h"
 
 #if defined(__SSE2__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -45,6 +48,17 @@ inline void end_streaming() {
 #if SHARDMARK_STREAMING_STORES
   _mm_sfence();
 #endif
+}
+
+// `begin` must be aligned to a line.
+template <class T>
+void stream_fill(T* begin, T* end, T value) {
+  constexpr std::ptrdiff_t of_line = line_bytes / sizeof(T);
+  alignas(line_bytes) T line[of_line];
+  std::fill_n(line, of_line, value);
+  for (; end - begin >= of_line; begin += of_line) stream_line(begin, line);
+  std::fill(begin, end, value);
+  end_streaming();
 }
 
 }  // namespace machine::host

@@ -1,12 +1,12 @@
 #pragma once
 // An optimizer's pass over its arrays. They mostly exceed the caches, so the pass asks for lines
-// before it needs them: the processor's own prefetching follows arrays within a page only. Values
-// of 16 bits bypass the cache if the arrays exceed it, because their lines would be fetched before
-// they are written.
+// before it needs them (fetch.h). Values of 16 bits bypass the cache if the arrays exceed it,
+// because their lines would be fetched before they are written.
 
 #include <cstddef>
 #include <cstdint>
 
+#include "machine/device/host/fetch.h"
 #include "machine/device/host/narrow_line.h"
 #include "machine/device/host/streaming.h"
 #include "machine/device/kernels/fields.h"
@@ -14,17 +14,15 @@
 namespace machine::host {
 
 inline constexpr std::int64_t elements_of_step = narrow_per_line;
-inline constexpr std::size_t fetched_ahead = 1024;  // bytes of each array
 // A thread's part of larger arrays is not in a cache when it is used next.
 inline constexpr std::int64_t cached_by_thread = std::int64_t{32} << 20;
 
 template <class Field>
-void fetch_ahead(const Field& field, std::int64_t element) {
-  constexpr std::size_t bytes = elements_of_step * sizeof(typename Field::Element);
+void fetch_step_ahead(const Field& field, std::int64_t element) {
+  constexpr std::int64_t of_line = line_bytes / sizeof(typename Field::Element);
   if constexpr (Field::reads)
-    for (std::size_t line = 0; line < bytes; line += line_bytes)
-      __builtin_prefetch(reinterpret_cast<const void*>(
-          reinterpret_cast<std::uintptr_t>(field.data + element) + fetched_ahead + line));
+    for (std::int64_t i = 0; i < elements_of_step; i += of_line)
+      fetch_ahead(field.data + element + i);
 }
 
 template <class Step, class... Fields>
@@ -38,7 +36,7 @@ template <class Step, class... Fields>
 [[gnu::noinline]] void update(std::int64_t begin, std::int64_t end, Step step, Fields... fields) {
   std::int64_t i = begin;
   for (; i + elements_of_step <= end; i += elements_of_step) {
-    (fetch_ahead(fields, i), ...);
+    (fetch_step_ahead(fields, i), ...);
     update_elements(i, i + elements_of_step, step, fields...);
   }
   update_elements(i, end, step, fields...);
@@ -52,8 +50,8 @@ template <bool streams, class Step, class Weight, class... States>
                                       States... states) {
   std::int64_t i = begin;
   for (; i + elements_of_step <= end; i += elements_of_step) {
-    (fetch_ahead(states, i), ...);
-    fetch_ahead(master, i);
+    (fetch_step_ahead(states, i), ...);
+    fetch_step_ahead(master, i);
     update_elements(i, i + elements_of_step, step, master, states...);
     narrow_line<streams>(master.data + i, weight.data + i);
   }

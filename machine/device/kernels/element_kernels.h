@@ -80,7 +80,7 @@ template <class Launch>
 void ElementKernels<Launch>::fill(const Tensor& out, double value) {
   check({&out});
   visit_every(out.dtype(), [&]<class T>(T) {
-    launch_.each(out.size(), Fill<Value<T>>{convert<Value<T>>(value)}, Out<T>(out));
+    launch_.fill(out.size(), Fill<Value<T>>{convert<Value<T>>(value)}, Out<T>(out));
   });
 }
 
