@@ -75,8 +75,9 @@ class StepOrder {
   std::vector<std::set<std::size_t>> before_;
 };
 
-// The search of one rank through its plan. Its plan in place also shows the rounds of calls out of
-// place: those have the same steps, of which some write to the output instead of scratch.
+// The search of one rank through its plan. It searches the plan in place, because a step of the
+// other one may write to the output while a peer still reads it as input. Both plans have the same
+// steps, so the rounds hold for both.
 class RoundSearch {
  public:
   RoundSearch(const Algorithm& algorithm, const Call& call, std::int64_t count)

@@ -42,7 +42,8 @@ struct Fold {
 };
 
 // Sums use two bays in turn, so that one can be filled while the other is read. The last sum goes
-// to the output, but not in place: there the peer may not have read the input yet.
+// to the output. In place it goes to a bay, because the peer may not have read the input yet. Bays
+// are counted as in place, because the prediction of memory does not know how a call is made.
 inline int all_reduce_bays(const Call& call) {
   const Fold fold(call);
   return fold.place < 0 ? 0 : std::min(2, fold.rounds() + fold.paired);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -111,8 +112,13 @@ int main(int argc, char** argv) {
                                             collectives::most_bytes));
   if (sizes.empty()) sizes = {8, 32, 128, 512, 2048, 8192};
   std::vector<collectives::Mailbox> boxes(collectives::ranks);
-  machine::run_ranks(collectives::ranks, [&](machine::World& world) {
-    collectives::compare(world, boxes, turns, algorithm, sizes);
-  });
+  try {
+    machine::run_ranks(collectives::ranks, [&](machine::World& world) {
+      collectives::compare(world, boxes, turns, algorithm, sizes);
+    });
+  } catch (const std::exception& error) {  // an unknown algorithm
+    fmt::print(stderr, "exchange_benchmark: {}\n", error.what());
+    return 2;
+  }
   return 0;
 }

@@ -44,8 +44,9 @@ struct Channel {
   Offer offers[slots];  // by the receiver; message k uses offers[k % slots]
   alignas(64) std::atomic<std::uint32_t> taken{0};  // last message taken, modulo 2^32
   std::atomic<std::uint32_t> sender_sleeps{0};      // on `taken`
-  // The receiver sleeps until a message arrives. In a line that both ranks keep in their caches: if
-  // it were in the slot's line, a sender would wait until that has come from the receiver's core.
+  // Set while the receiver sleeps until a message arrives. Both ranks keep this line in their
+  // caches. If the flag were in the slot's line, a sender would wait until that line has come from
+  // the receiver's core.
   alignas(64) std::atomic<std::uint32_t> receiver_sleeps{0};
   alignas(64) std::byte payload[payloads][eager_bytes];
 };
@@ -86,7 +87,8 @@ class ChannelLink : public Link {
     const std::uint64_t number = ++outgoing.sent;
     if (number > outgoing.taken + Channel::slots) wait_taken(peer, number - Channel::slots, bytes);
     Slot& slot = to(peer).ring[number % Channel::slots];
-    __builtin_prefetch(&slot, 1);  // comes from the receiver's core while a payload is written
+    // The line comes from the receiver's core while a payload is written.
+    __builtin_prefetch(&slot, 1);
     slot.bytes = bytes;
     return slot;
   }
