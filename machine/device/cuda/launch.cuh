@@ -13,6 +13,7 @@
 #include "machine/device/cuda/lanes.cuh"
 #include "machine/device/cuda/ptx.cuh"
 #include "machine/device/cuda/runtime.h"
+#include "machine/device/cuda/scatter.cuh"
 #include "machine/device/kernels/fields.h"
 #include "machine/device/pattern.h"
 
@@ -278,28 +279,6 @@ static __global__ void __launch_bounds__(block_size)
   if (threadIdx.x == 0) errors->add(mine);
 }
 
-// ---- scatter of rows: the warp of a token's first row adds all rows of that token, in ascending
-// order. Reading all tokens for this costs less than sorting them, unless there are many rows.
-
-template <class Body>
-__global__ void __launch_bounds__(block_size)
-    scatter_kernel(const std::int32_t* tokens, std::int64_t rows, Body body) {
-  const std::int64_t row =
-      static_cast<std::int64_t>(blockIdx.x) * warps_per_block + threadIdx.x / warp_size;
-  if (row >= rows || !body.owns(row)) return;
-  const std::int32_t token = tokens[row];
-  const int lane = WarpLanes::lane();
-  for (std::int64_t base = 0; base < row; base += warp_size) {
-    const bool seen = base + lane < row && tokens[base + lane] == token;
-    if (__any_sync(every_lane, seen)) return;
-  }
-  for (std::int64_t base = row; base < rows; base += warp_size) {
-    const bool same = base + lane < rows && tokens[base + lane] == token;
-    for (unsigned left = __ballot_sync(every_lane, same); left != 0; left &= left - 1)
-      body(base + (__ffs(static_cast<int>(left)) - 1), WarpLanes{});
-  }
-}
-
 }  // namespace cuda
 
 class CudaLaunch {
@@ -450,7 +429,9 @@ class CudaLaunch {
   void scatter_rows(const std::int32_t* tokens, std::int64_t rows, Body body) const {
     if (rows <= 0) return;
     start("a scatter of rows", cuda::scatter_kernel<Body>,
-          cuda::blocks_for(rows, cuda::warps_per_block), tokens, rows, body);
+          {cuda::blocks_for(rows, cuda::warps_per_block),
+           cuda::blocks_for(body.cols, cuda::columns_of_warp)},
+          tokens, rows, body);
   }
 
  private:

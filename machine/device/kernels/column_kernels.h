@@ -42,6 +42,7 @@ struct Square {
 
 template <class T, class O>
 struct EmbeddingBackward {
+  using Sum = Value<O>;
   const std::int32_t* tokens;
   const T* d_out;
   O* d_table;
@@ -51,11 +52,26 @@ struct EmbeddingBackward {
     const std::int64_t entry = tokens[row] - first_row;
     return entry >= 0 && entry < table_rows;
   }
+  SHARDMARK_BOTH O* entry_of(std::int64_t row) const {
+    return d_table + (tokens[row] - first_row) * cols;
+  }
   template <class Lanes>
   SHARDMARK_BOTH void operator()(std::int64_t row, const Lanes& lanes) const {
     const T* from = d_out + row * cols;
-    O* to = d_table + (tokens[row] - first_row) * cols;
+    O* to = entry_of(row);
     lanes.each(cols, [=](std::int64_t c) { to[c] = narrow<O>(widen(to[c]) + widen(from[c])); });
+  }
+
+  // The same with the sum of a column in a register.
+  SHARDMARK_BOTH Sum sum(std::int64_t row, std::int64_t col) const {
+    return widen(entry_of(row)[col]);
+  }
+  SHARDMARK_BOTH Sum term(std::int64_t row, std::int64_t col) const {
+    return widen(d_out[row * cols + col]);
+  }
+  SHARDMARK_BOTH static Sum add(Sum sum, Sum term) { return widen(narrow<O>(sum + term)); }
+  SHARDMARK_BOTH void set(std::int64_t row, std::int64_t col, Sum sum) const {
+    entry_of(row)[col] = narrow<O>(sum);
   }
 };
 
