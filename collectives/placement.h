@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
@@ -67,6 +68,8 @@ struct Parameter {
   bool weight_decay = true;  // false for biases and one-dimensional parameters, as in Megatron
   machine::Tensor value;     // the local shard, compute dtype
   machine::Tensor gradient;  // same shape; float under bfloat16 and half, else the value's dtype
+  bool layer_writes_first_sum = false;  // it multiplies by kept_gradient() in each sum
+  bool gradient_is_stale = false;       // of an earlier step, to be written over or cleared
 
   // Returns the local shape of global_shape under placement. Throws std::invalid_argument that
   // names the parameter, the extent and the degree if the degree does not divide the extent.
@@ -75,6 +78,12 @@ struct Parameter {
   // Returns the place of the local shard in the global matrix. Random initial values are keyed by
   // it. For a transposed block, the place is that of the block, which is stored in the other order.
   machine::Region region(int tp_rank) const;
+
+  // Returns the factor of the gradient's old values in the next sum: 0 if they are stale.
+  float kept_gradient() { return std::exchange(gradient_is_stale, false) ? 0.0F : 1.0F; }
+  void clear_stale_gradient(machine::Kernels& kernels) {
+    if (kept_gradient() == 0) kernels.fill(gradient, 0);
+  }
 };
 
 machine::Dtype gradient_dtype(machine::Dtype value);

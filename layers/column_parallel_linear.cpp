@@ -35,6 +35,7 @@ ColumnParallelLinear::ColumnParallelLinear(const Context& context, const std::st
   if (options.gather_output && (context.sequence_parallel || options.stacked > 1))
     machine::reject("{}: gather_output does not support {}", name,
                     context.sequence_parallel ? "sequence parallelism" : "stacked matrices");
+  weight_.layer_writes_first_sum = !context.fp8.options.on();
   if (!context.fp8.options.on()) return;
   for (const auto& [asked, option] : {std::pair(options.gather_output, "gather_output"),
                                       {context.overlap.enabled, "tp-comm-overlap"},
@@ -113,10 +114,10 @@ void ColumnParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) 
   add_bias_gradient(d_y);
 }
 
-void ColumnParallelLinear::add_gradients(const Tensor& all_x, const Tensor& d_y) const {
+void ColumnParallelLinear::add_gradients(const Tensor& all_x, const Tensor& d_y) {
   if (weight_.gradient)  // not frozen
     gemm(context_.stream(), own_columns(d_y).transposed(), matrix(all_x),
-         weight_of(weight_.gradient), 1, 1);
+         weight_of(weight_.gradient), 1, weight_.kept_gradient());
   add_bias_gradient(d_y);
 }
 

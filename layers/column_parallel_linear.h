@@ -64,7 +64,7 @@ class ColumnParallelLinear {
   void multiply(const Tensor& x, const Tensor& y, const Tensor& active) const;
   void multiply_gradient(const Tensor& d_y, const Tensor& d_x) const;
   void finish(const Tensor& y, const Tensor& active) const;  // adds the bias, computes gelu(y)
-  void add_gradients(const Tensor& all_x, const Tensor& d_y) const;
+  void add_gradients(const Tensor& all_x, const Tensor& d_y);
   void add_bias_gradient(const Tensor& d_y) const;
   bool gathers() const { return options_.gather_output && context_.tp.size() > 1; }
   Tensor weight_matrix(const Tensor& tensor) const;  // [stacked * out/tp, in]

@@ -79,9 +79,11 @@ void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x,
                                  const std::int32_t* types) {
   {
     const Tensor all = enter(context_, d_x);
-    if (table_.gradient)  // not frozen
+    if (table_.gradient) {  // not frozen
+      table_.clear_stale_gradient(context_.kernels());
       context_.kernels().embedding_backward(tokens, all, first_token(context_, table_),
                                             table_.gradient);
+    }
   }
   if (types_ && types_->gradient)
     context_.kernels().embedding_backward(types + context_.first_row(d_x.rows()), d_x, 0,

@@ -11,6 +11,7 @@ OutputHead::OutputHead(const Context& context, Parameter& table, const GptConfig
       table_(table),
       vocabulary_(table.global_shape[0]),
       norm_(context, "head.norm", config) {
+  table_.layer_writes_first_sum = true;
   if (!config.encoder()) return;
   transform_.emplace(context, "head.transform", config);
   bias_ = declare(context, "head.output.bias", {table.global_shape[0]},
@@ -79,7 +80,7 @@ void OutputHead::backward_weights(Saved& saved) {
     const Tensor features = enter(context_, saved.features);
     if (table_.gradient)  // not frozen
       gemm(context_.stream(), matrix(saved.logits).transposed(), matrix(features),
-           matrix(table_.gradient), 1, 1);
+           matrix(table_.gradient), 1, table_.kept_gradient());
   }
   if (bias_ && bias_->gradient)
     context_.kernels().accumulate_column_sums(saved.logits, bias_->gradient);

@@ -16,6 +16,7 @@ RowParallelLinear::RowParallelLinear(const Context& context, const std::string& 
       bias_(declare(context, name + ".bias", {out}, context.between_regions(), Role::bias)) {
   if (!options.input_is_parallel && context.sequence_parallel)
     machine::reject("{}: input_is_parallel false does not support sequence parallelism", name);
+  weight_.layer_writes_first_sum = !context.fp8.options.on();
   if (!context.fp8.options.on()) return;
   for (const auto& [asked, option] :
        {std::pair(!options.input_is_parallel, "input_is_parallel false"),
@@ -68,7 +69,7 @@ void RowParallelLinear::backward_weights(const Tensor& x, const Tensor& all_d_y)
     fp8_->weight_gradient(x, all_d_y, weight_.gradient);
   else if (weight_.gradient)  // not frozen
     gemm(context_.stream(), matrix(all_d_y).transposed(), own_columns(x), matrix(weight_.gradient),
-         1, 1);
+         1, weight_.kept_gradient());
   if (!options_.bias) return;
   const auto sums = bias_sums_.extract(all_d_y.data());
   if (!bias_.gradient) return;

@@ -66,4 +66,28 @@ TEST(MicroBatches, RejectsCallsOutOfOrder) {
 }
 
 }  // namespace
+// The gradients of the first step are still in memory. No layer has written over them.
+TEST(MicroBatches, GradientsOfALayerThatDoesNotRunAreZero) {
+  for (const int stage : {0, 1})
+    machine::run_ranks(2, [&](machine::World& world) {
+      testing::RankModel model(world, {.dp = 2});
+      for (Parameter& parameter : model.parameters) parameter.layer_writes_first_sum = true;
+      const GradientPlan plan = gradient_plan(model.list(), machine::Dtype::float32, model.grid, 1);
+      FlatStates states(world.device(), plan, model.list());
+      model.set_values();
+      const auto step = make_step(stage, states, plan, model.communicators(), {});
+      for (const bool runs : {true, false}) {
+        step->begin_micro_batch(true);
+        step->before_use(model.list());
+        step->before_gradients(model.list());
+        if (runs) model.set_gradients(1);
+        step->after_use(model.list());
+        step->gradients_ready(model.list());
+        step->end_micro_batch();
+        step->reduce();
+        EXPECT_EQ(step->update().gradient_norm > 0, runs);
+      }
+    });
+}
+
 }  // namespace zero

@@ -170,6 +170,7 @@ const machine::Device* Step::compression_host() const {
 }
 
 Tensor Step::take_gradients(std::size_t bucket) {
+  context_.states.clear_stale_gradients(context_.bucket(bucket));
   return context_.states.gradients(context_.bucket(bucket).range);
 }
 

@@ -165,7 +165,7 @@ class Step {
   // Returns the summed gradients of a range that this rank owns.
   virtual Tensor gradients(Range range) const { return context_.states.gradients(range); }
   virtual Published published(std::size_t index) const;
-  virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
+  virtual void clear_gradients() { context_.states.clear_gradients(); }
   virtual void close_pass() {}
   virtual void values_changed() {}  // of the shards, before they are published
   // Returns whether the next update sums momenta, so that gradients are not summed over dp.

@@ -40,6 +40,35 @@ FlatStates::FlatStates(machine::Device& device, const GradientPlan& plan,
     parameter.gradient =
         plan.rows[i].frozen ? Tensor() : gradients_.slice(layout_.offsets[i], shape);
   }
+  find_cleared();
+}
+
+// A GPU fills all gradients by one kernel, in less time than it takes to launch one for each part.
+void FlatStates::find_cleared() {
+  std::vector<std::pair<Range, Parameter*>> left;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter* const parameter = parameters_[i];
+    if (device_.readable_by_host() && parameter->gradient && parameter->layer_writes_first_sum)
+      left.push_back(
+          {{layout_.offsets[i], layout_.offsets[i] + parameter->gradient.size()}, parameter});
+  }
+  std::ranges::sort(left, {}, [](const auto& each) { return each.first.begin; });
+  std::int64_t begin = 0;
+  for (const auto& [range, parameter] : left) {
+    if (begin < range.begin) cleared_.push_back({begin, range.begin});
+    begin = range.end;
+    left_.push_back(parameter);
+  }
+  if (begin < layout_.elements) cleared_.push_back({begin, layout_.elements});
+}
+
+void FlatStates::clear_gradients() {
+  for (const Range range : cleared_) device_.stream().kernels().fill(gradients(range), 0);
+  for (Parameter* parameter : left_) parameter->gradient_is_stale = true;
+}
+
+void FlatStates::clear_stale_gradients(const Bucket& bucket) {
+  for (const int row : bucket.rows) parameter(row).clear_stale_gradient(device_.stream().kernels());
 }
 
 int FlatStates::row(const Parameter* parameter) const {

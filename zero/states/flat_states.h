@@ -37,6 +37,12 @@ class FlatStates {
   // Returns one byte per element: 1 if weight decay applies, otherwise 0.
   std::vector<std::uint8_t> decay_mask(const GradientPlan& plan, Range range) const;
 
+  // Makes all gradients zero, or stale if the layer writes the first sum of a step: then they are
+  // neither written here nor read by the first product.
+  void clear_gradients();
+  // Makes the stale gradients of a bucket zero: of layers that have not run.
+  void clear_stale_gradients(const Bucket& bucket);
+
   void release_values() { release(values_, &Parameter::value); }
   void release_gradients() { release(gradients_, &Parameter::gradient); }
   // Makes the bucket's parameters views of `whole` [bucket's elements], or empty if `whole` is
@@ -54,6 +60,7 @@ class FlatStates {
   int row(const Parameter* parameter) const;
 
  private:
+  void find_cleared();
   void release(Tensor& buffer, Tensor Parameter::*what);
   void view(const Bucket& bucket, const Tensor& whole, Tensor Parameter::*what);
 
@@ -62,6 +69,8 @@ class FlatStates {
   std::vector<Parameter*> parameters_;
   std::vector<machine::Shape> shapes_;
   std::map<const Parameter*, int> rows_;
+  std::vector<Range> cleared_;    // the parts of the gradients that clear_gradients() fills
+  std::vector<Parameter*> left_;  // the parameters between them
   Tensor values_, gradients_;
 };
 

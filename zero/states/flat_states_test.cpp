@@ -162,6 +162,25 @@ TEST(FlatStates, MovesParametersAndCountsExactly) {
   }
 }
 
+// The layer's first product writes over them. If it does not run, they are cleared.
+TEST(FlatStates, LeavesGradientsThatTheLayerWritesOver) {
+  Held held(Dtype::float32);
+  held.weight.layer_writes_first_sum = true;
+  FlatStates states(*held.device, held.plan, {&held.weight, &held.bias});
+  EXPECT_EQ(held.weight.kept_gradient(), 1);
+  held.device->stream().kernels().fill(held.weight.gradient, 3);
+  held.device->stream().kernels().fill(held.bias.gradient, 3);
+  states.clear_gradients();
+  EXPECT_EQ(to_doubles(held.weight.gradient), std::vector<double>(21, 3));
+  EXPECT_EQ(to_doubles(held.bias.gradient), std::vector<double>(70, 0));
+  EXPECT_EQ(held.weight.kept_gradient(), 0);
+  EXPECT_EQ(held.weight.kept_gradient(), 1);
+  states.clear_gradients();
+  for (const Bucket& bucket : states.layout().buckets) states.clear_stale_gradients(bucket);
+  EXPECT_EQ(to_doubles(held.weight.gradient), std::vector<double>(21, 0));
+  EXPECT_EQ(held.weight.kept_gradient(), 1);
+}
+
 TEST(FlatStates, RejectsAnotherDtypeOrShape) {
   Held held(Dtype::float32);
   held.plan.value_dtype = Dtype::float64;
