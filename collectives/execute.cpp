@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "collectives/layout.h"
@@ -125,8 +126,8 @@ void Execution::prepare_rounds(std::vector<Round> rounds,
   if (most > 0) staging_ = stream_.device().allocate(most, machine::Category::links);
 }
 
-// A peer posts when its call begins, which is about when this rank's call begins. A late peer gets
-// the message as usual.
+// A peer posts when its call begins, which is about when this rank's call begins, or when it has
+// the core that this rank holds. A late peer gets the message as usual.
 std::uint64_t Execution::send(machine::Link& link, const Action& action, const std::byte* source) {
   constexpr int looks = 200;  // about a microsecond
   for (int look = 0; action.pushes && look < looks; ++look) {
@@ -134,6 +135,7 @@ std::uint64_t Execution::send(machine::Link& link, const Action& action, const s
       copy(there, source, action.bytes, store_);
       return link.deliver(action.peer, action.bytes);
     }
+    if (link.shares_cores()) std::this_thread::yield();
   }
   return link.send(action.peer, source, action.bytes);
 }

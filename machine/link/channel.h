@@ -71,6 +71,8 @@ class ChannelLink : public Link {
  public:
   ~ChannelLink() override { ends_.retire(); }
 
+  bool shares_cores() const override { return wait_.policy().oversubscribed; }
+
  protected:
   ChannelLink(Group group, ChannelEnds ends, WaitPolicy policy);
 

@@ -32,6 +32,7 @@ class FaultyLink final : public Link {
   }
 
   Transport transport() const override { return link_->transport(); }
+  bool shares_cores() const override { return link_->shares_cores(); }
   Link& link() { return *link_; }
 
  private:

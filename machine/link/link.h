@@ -131,6 +131,9 @@ class Link {
     do_post(peer, ahead, into, bytes);
   }
   void* posted(int peer, std::size_t bytes) { return do_posted(peer, bytes); }
+  // Returns whether ranks of this host take turns on cores, so that a rank that looks for a peer's
+  // post has to give way to it.
+  virtual bool shares_cores() const { return false; }
   std::uint64_t deliver(int peer, std::size_t bytes);
 
   // Lets the next message from peer move to `into` from now on, if the transport moves messages

@@ -43,7 +43,7 @@ FlatStates::FlatStates(machine::Device& device, const GradientPlan& plan,
   find_cleared();
 }
 
-// A GPU fills all gradients by one kernel, in less time than it takes to launch one for each part.
+// On a GPU one kernel fills all gradients. One for each part would take a launch each.
 void FlatStates::find_cleared() {
   std::vector<std::pair<Range, Parameter*>> left;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
