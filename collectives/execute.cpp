@@ -129,7 +129,7 @@ void Execution::prepare_rounds(std::vector<Round> rounds,
 // A peer posts when its call begins, which is about when this rank's call begins, or when it has
 // the core that this rank holds. A late peer gets the message as usual.
 std::uint64_t Execution::send(machine::Link& link, const Action& action, const std::byte* source) {
-  constexpr int looks = 200;  // about a microsecond
+  constexpr int looks = 200;  // about a microsecond, if no other rank has the core
   for (int look = 0; action.pushes && look < looks; ++look) {
     if (void* const there = link.posted(action.peer, action.bytes)) {
       copy(there, source, action.bytes, store_);

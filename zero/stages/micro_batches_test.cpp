@@ -65,7 +65,6 @@ TEST(MicroBatches, RejectsCallsOutOfOrder) {
   });
 }
 
-}  // namespace
 // The gradients of the first step are still in memory. No layer has written over them.
 TEST(MicroBatches, GradientsOfALayerThatDoesNotRunAreZero) {
   for (const int stage : {0, 1})
@@ -90,4 +89,5 @@ TEST(MicroBatches, GradientsOfALayerThatDoesNotRunAreZero) {
     });
 }
 
+}  // namespace
 }  // namespace zero

@@ -43,7 +43,8 @@ FlatStates::FlatStates(machine::Device& device, const GradientPlan& plan,
   find_cleared();
 }
 
-// On a GPU one kernel fills all gradients. One for each part would take a launch each.
+// Finds what clear_gradients() fills. On a GPU one kernel fills all gradients. One for each part
+// would take a launch each.
 void FlatStates::find_cleared() {
   std::vector<std::pair<Range, Parameter*>> left;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -29,9 +29,8 @@ __device__ inline bool is_earlier(const std::int32_t* tokens, std::int64_t row,
 }
 
 // The sums stay in registers, and several rows are read before the first of them is added. If each
-// row were added to the table in memory, it would wait for the row before, and a token that has a
-// fifth of all rows would take longer than the step's matrix products. Two blocks of an SM leave
-// registers enough for all that is read.
+// row were added to the table in memory, it would wait for the row before. With two blocks of an SM
+// a thread has registers enough for all that it reads.
 template <class Body>
 __global__ void __launch_bounds__(block_size, 2)
     scatter_kernel(const std::int32_t* tokens, std::int64_t rows, Body body) {
