@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "collectives/joined_sum.h"
 #include "collectives/range_map.h"
 
 namespace collectives {
@@ -12,9 +13,17 @@ namespace {
 
 class Binding {
  public:
-  Binding(const Plan& plan, const Layout& layout, bool in_place, std::size_t element_bytes)
+  Binding(const Plan& plan, const Layout& layout, bool in_place, std::size_t element_bytes,
+          bool joins_sums)
       : layout_(layout), in_place_(in_place), element_bytes_(element_bytes) {
-    for (const Step& step : plan.steps) bind(step);
+    for (std::size_t i = 0; i < plan.steps.size();) {
+      const JoinedSum sum = joins_sums ? joined_sum(plan, i) : JoinedSum{};
+      if (sum.steps > 0)
+        bind(sum);
+      else
+        bind(plan.steps[i]);
+      i += std::max<std::size_t>(1, sum.steps);
+    }
   }
 
   // Keeps in the cache the values that this rank or a peer reads again, and sums in place, whose
@@ -31,6 +40,7 @@ class Binding {
         if (!again) action.store = machine::Store::streaming;
       }
       if (reads_source(action.verb)) read_later.assign(sites.source, true);
+      for (const Layout::Site& own : sites.more) read_later.assign(own, true);
       if (action.verb == Verb::reduce) read_later.assign(sites.target, true);
     }
     bound_.visited += read_later.visited();
@@ -45,6 +55,8 @@ class Binding {
       Action& action = bound_.actions[i];
       if (action.verb == Verb::receive) behind[{action.peer, action.target}] = later[action.peer];
       if (action.verb == Verb::receive || action.verb == Verb::receive_reduce) ++later[action.peer];
+      for (const Term& term : action.terms)
+        if (term.peer >= 0 && term.peer != action.peer) ++later[term.peer];
       if (action.verb != Verb::post) continue;
       const auto received = behind.find({action.peer, action.target});
       if (received == behind.end())
@@ -90,6 +102,7 @@ class Binding {
  private:
   struct Sites {
     Layout::Site source, target;
+    std::vector<Layout::Site> more{};  // sources of a joined sum
   };
   using LastSends = std::map<int, std::size_t>;  // by peer: messages of a channel are in order
 
@@ -110,6 +123,7 @@ class Binding {
     Action action{
         step.verb, step.peer, {}, {}, count, static_cast<std::size_t>(count) * element_bytes_, {}};
     action.pushes = step.pushes;
+    if (step.verb == Verb::receive_reduce) action.terms = {{-1, place(step.source)}, {step.peer}};
     if (reads_source(step.verb)) action.source = place(step.source);
     if (writes) {
       action.target = place(step.target);
@@ -121,6 +135,24 @@ class Binding {
     bound_.action_of.push_back(bound_.actions.size());
     bound_.actions.push_back(std::move(action));
     sites_.push_back(sites);
+  }
+
+  // The last step of the sum, with all summands.
+  void bind(const JoinedSum& sum) {
+    Step step{Verb::receive_reduce, -1, sum.target, sum.target};
+    for (const Summand& summand : sum.summands)
+      if (summand.peer >= 0)
+        step.peer = summand.peer;
+      else
+        step.source = summand.own;
+    bind(step);
+    Action& action = bound_.actions.back();
+    action.terms.clear();
+    for (const Summand& summand : sum.summands) {
+      action.terms.push_back({summand.peer, summand.peer < 0 ? place(summand.own) : Place{}});
+      if (summand.peer < 0) sites_.back().more.push_back(layout_.site(summand.own, in_place_));
+    }
+    for (std::size_t i = 1; i < sum.steps; ++i) bound_.action_of.push_back(BoundPlan::no_action);
   }
 
   // Returns the sends that still read the target of the step. The write waits for them, so later
@@ -152,8 +184,8 @@ class Binding {
 }  // namespace
 
 BoundPlan bind(const Plan& plan, const Layout& layout, bool in_place, std::size_t element_bytes,
-               machine::Store store) {
-  Binding binding(plan, layout, in_place, element_bytes);
+               machine::Store store, bool joins_sums) {
+  Binding binding(plan, layout, in_place, element_bytes, joins_sums);
   if (store == machine::Store::streaming) binding.choose_stores();
   binding.number_posts();
   binding.count_forwards();

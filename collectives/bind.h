@@ -20,6 +20,12 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
+// A summand of a joined sum: a peer's message, or this rank's data.
+struct Term {
+  int peer = -1;
+  Place own{};
+};
+
 struct Action {
   Verb verb;
   int peer;
@@ -31,6 +37,7 @@ struct Action {
   bool pushes = false;             // of a send: Step::pushes
   std::size_t forwards = 0;        // of a sum: number of sends of exactly this target that follow
   std::vector<int> to_all;  // of a send: its peer and those of the sends of this source that follow
+  std::vector<Term> terms;  // of a receive_reduce: its summands, in the order of the additions
   machine::Store store = machine::Store::cached;  // of a receive, copy or receive_reduce
 };
 
@@ -41,9 +48,10 @@ struct BoundPlan {
   std::size_t visited = 0;             // RangeMap::visited, for tests
 };
 
-// store: for received, copied and summed values that no later step reads. Throws std::logic_error
-// if the plan posts a place that it does not receive into.
+// store: for received, copied and summed values that no later step reads. joins_sums: several
+// additions to a sum become one action (joined_sum.h). Throws std::logic_error if the plan posts a
+// place that it does not receive into.
 BoundPlan bind(const Plan& plan, const Layout& layout, bool in_place, std::size_t element_bytes,
-               machine::Store store);
+               machine::Store store, bool joins_sums = false);
 
 }  // namespace collectives

@@ -113,6 +113,56 @@ TEST(Bind, SumsBypassTheCacheUnlessInPlaceOrReused) {
   EXPECT_EQ(stores(true), (std::vector{cached, cached, cached, cached}));
 }
 
+// A joined sum is one action. Its messages are counted for posts, and its target is stored like any
+// other sum's.
+TEST(Bind, JoinsAdditions) {
+  Plan plan{1, 4, 1, {}};
+  plan.steps = {post(3, output(1)),
+                receive(1, scratch(0, 0)),
+                receive_reduce(3, scratch(0, 0), scratch(0, 0)),
+                copy(input(0), output(0)),
+                reduce(scratch(0, 0), output(0)),
+                receive_reduce(2, output(0), output(0)),
+                send(1, output(0)),
+                receive(3, output(1))};
+  const auto bound = [&](bool in_place, bool joins) {
+    const Layout layout(machine::Operation::all_reduce, plan, {2, 4}, 400);
+    return bind(plan, layout, in_place, 4, machine::Store::streaming, joins);
+  };
+  const BoundPlan joined = bound(false, true);
+  ASSERT_EQ(joined.actions.size(), 4u);
+  EXPECT_EQ(joined.actions[0].ahead, 2) << "after the message in the sum";
+  const Action& sum = joined.actions[1];
+  std::vector<int> peers;
+  for (const Term& term : sum.terms) peers.push_back(term.peer);
+  EXPECT_EQ(peers, (std::vector{1, 3, -1, 2}));
+  EXPECT_EQ(sum.terms[2].own, (Place{Buffer::input, 0}));
+  EXPECT_EQ(sum.target, (Place{Buffer::output, 0}));
+  EXPECT_EQ(sum.bytes, 400u);
+  EXPECT_EQ(sum.forwards, 1u);
+  EXPECT_EQ(sum.store, machine::Store::cached) << "sent afterwards";
+  EXPECT_EQ(joined.action_of,
+            (std::vector<std::size_t>{0, 1, BoundPlan::no_action, BoundPlan::no_action,
+                                      BoundPlan::no_action, BoundPlan::no_action, 2, 3}));
+  EXPECT_EQ(bound(false, false).actions.size(), plan.steps.size());
+  plan.steps.erase(plan.steps.begin() + 6);  // the send
+  EXPECT_EQ(bound(false, true).actions[1].store, machine::Store::streaming);
+  EXPECT_EQ(bound(true, true).actions[1].store, machine::Store::cached) << "in place";
+}
+
+// Own data that a joined sum reads later stays in the cache, wherever it is among the summands.
+TEST(Bind, KeepsAllOwnDataOfAJoinedSum) {
+  Plan plan{1, 4, 0, {}};
+  plan.steps = {receive(1, output(0)), receive(1, output(1)),
+                receive_reduce(2, output(0), output(2)), reduce(output(1), output(2))};
+  const Layout layout(machine::Operation::all_reduce, plan, {2, 4}, 400);
+  const std::vector<Action> actions =
+      bind(plan, layout, false, 4, machine::Store::streaming, true).actions;
+  ASSERT_EQ(actions.size(), 3u);
+  EXPECT_EQ(actions[0].store, machine::Store::cached);
+  EXPECT_EQ(actions[1].store, machine::Store::cached);
+}
+
 // The work of binding grows with the plan, not with its square.
 TEST(Bind, VisitsFewPiecesPerStep) {
   for (const Algorithm& algorithm : algorithms())
@@ -124,7 +174,7 @@ TEST(Bind, VisitsFewPiecesPerStep) {
       const Call call{ranks / 2, ranks, 2, 0, 8, traffic.get()};
       const Plan plan = algorithm.plan(call);
       const Layout layout(algorithm.operation, plan, call, count);
-      const BoundPlan bound = bind(plan, layout, false, 4, machine::Store::streaming);
+      const BoundPlan bound = bind(plan, layout, false, 4, machine::Store::streaming, true);
       EXPECT_LE(bound.visited, 6 * plan.steps.size() + 6 * n)
           << machine::name(algorithm.operation) << " by " << algorithm.name << " among " << ranks;
     }

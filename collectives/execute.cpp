@@ -55,7 +55,7 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Stream& s
   if (plan.bays > 0)
     scratch_ = stream_.device().allocate(static_cast<std::size_t>(layout.scratch_elements()) * size,
                                          machine::Category::buffers);
-  BoundPlan bound = bind(plan, layout, key.in_place, size, store_);
+  BoundPlan bound = bind(plan, layout, key.in_place, size, store_, on_host_ && !rounds);
   actions_ = std::move(bound.actions);
   if (rounds)
     prepare_rounds(*rounds, bound.action_of);
@@ -141,7 +141,7 @@ std::uint64_t Execution::send(machine::Link& link, const Action& action, const s
 }
 
 std::size_t Execution::reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,
-                              const void* a, const void* b, void* target) {
+                              std::span<const void* const> summands, void* target) {
   const Action& action = actions_[index];
   targets_.assign(1, target);
   const std::span sends(actions_.data() + index + 1, action.forwards);
@@ -151,7 +151,7 @@ std::size_t Execution::reduce(machine::Link& link, machine::Reduction reduction,
   }
   const bool everywhere = action.forwards > 0 && targets_.size() == sends.size() + 1;
   if (!everywhere) targets_.resize(1);
-  kernels_.reduce_to_all(reduction, label_.dtype, a, b, targets_, action.count,
+  kernels_.reduce_to_all(reduction, label_.dtype, summands, targets_, action.count,
                          everywhere ? store_ : action.store);
   return everywhere ? sends.size() : 0;
 }
@@ -231,18 +231,22 @@ void Execution::run_in_order(machine::Link& link, machine::Reduction reduction,
         link.post(action.peer, action.ahead, at(action.target), action.bytes);
         break;
       case Verb::receive_reduce: {
-        const void* theirs = link.receive_in_place(action.peer, action.bytes);
+        summands_.clear();
+        for (const Term& term : action.terms)
+          summands_.push_back(term.peer < 0 ? at(term.own)
+                                            : link.receive_in_place(term.peer, action.bytes));
         if (received_first) call_at(i, hooks.before_read);
-        written = reduce(link, reduction, i, at(action.source), theirs, at(action.target));
-        link.release(action.peer);
+        written = reduce(link, reduction, i, summands_, at(action.target));
+        for (const Term& term : action.terms)
+          if (term.peer >= 0) link.release(term.peer);
         break;
       }
       case Verb::copy:
         copy(at(action.target), at(action.source), action.bytes, action.store);
         break;
       case Verb::reduce:
-        written =
-            reduce(link, reduction, i, at(action.target), at(action.source), at(action.target));
+        summands_ = {at(action.target), at(action.source)};
+        written = reduce(link, reduction, i, summands_, at(action.target));
         break;
     }
     call_at(i, hooks.after_write);

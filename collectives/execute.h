@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "collectives/bind.h"
@@ -97,10 +98,10 @@ class Execution {
   // Starts a send, or writes the message to the place that the peer has posted. Returns its number.
   std::uint64_t send(machine::Link& link, const Action& action, const std::byte* source);
 
-  // Writes a sum to its target and, if all peers of the sends that follow have posted a place for
-  // it, to these peers. Returns the number of sends that this replaces.
+  // Writes the sum of `summands` to its target and, if all peers of the sends that follow have
+  // posted a place for it, to these peers. Returns the number of sends that this replaces.
   std::size_t reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,
-                     const void* a, const void* b, void* target);
+                     std::span<const void* const> summands, void* target);
 
   machine::Stream& stream_;
   machine::Kernels& kernels_;
@@ -112,6 +113,7 @@ class Execution {
   std::vector<std::size_t> last_sends_;  // for each peer, the last action that sends to it
   std::vector<std::uint64_t> numbers_;   // by action: number of its message in the current run
   std::vector<void*> targets_;
+  std::vector<const void*> summands_;
   std::vector<Round> rounds_;           // of actions, for rendezvous links
   std::vector<std::size_t> staged_at_;  // by receive_reduce action: offset in staging_
   std::vector<machine::Transfer> transfers_;

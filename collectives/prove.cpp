@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "collectives/joined_sum.h"
 #include "collectives/layout.h"
 
 namespace collectives {
@@ -235,6 +236,16 @@ class Machine {
     });
   }
 
+  // The executor takes no message of a joined sum before all have arrived.
+  bool joined_messages_are_here(int rank) {
+    const JoinedSum sum = joined_sum(plan(rank), next(rank));
+    return std::ranges::all_of(sum.summands, [&](const Summand& summand) {
+      return summand.peer < 0 ||
+             std::ranges::any_of(of(summand.peer).outstanding,
+                                 [&](const Message& message) { return message.receiver == rank; });
+    });
+  }
+
   std::int64_t elements(int rank, Slice slice) { return of(rank).layout.elements(slice).size(); }
 
   bool step(int rank) {
@@ -262,6 +273,7 @@ class Machine {
             std::find_if(outstanding.begin(), outstanding.end(),
                          [&](const Message& message) { return message.receiver == rank; });
         if (first == outstanding.end() || !may_write(rank, now.target)) return false;
+        if (!joined_messages_are_here(rank)) return false;
         const Message message = std::move(*first);
         outstanding.erase(first);
         of(rank).knows |= message.knows;

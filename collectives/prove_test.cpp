@@ -150,6 +150,41 @@ TEST(Prover, SeesAWaitThatNeverEnds) {
             std::string::npos);
 }
 
+// Rank 0 sums. Rank 2 sends to it only after it has taken rank 1's message.
+template <bool joins>
+Plan taken_one_by_one(const Call& call) {
+  Plan plan{1, 1, 1};
+  const Slice kept = scratch(0, 0);
+  const Slice first = joins ? output(0) : kept;
+  if (call.rank == 0) {
+    plan.add(receive_reduce(1, input(0), first));
+    plan.add(copy(first, output(0)));
+    for (const int peer : {2, 3}) plan.add(receive_reduce(peer, output(0), output(0)));
+    for (const int peer : {1, 2, 3}) plan.add(send(peer, output(0)));
+    return plan;
+  }
+  if (call.rank == 1) {
+    plan.add(copy(input(0), kept));
+    plan.add(send(0, kept));
+    plan.add(copy(input(0), kept));  // waits until rank 0 has taken the message
+    plan.add(send(2, kept));
+  }
+  if (call.rank == 2) plan.add(receive(1, kept));
+  if (call.rank >= 2) plan.add(send(0, input(0)));
+  plan.add(receive(0, output(0)));
+  return plan;
+}
+
+TEST(Prover, SeesAWaitForAllMessagesOfAJoinedSum) {
+  EXPECT_EQ(refusal(taken_one_by_one<false>), "accepted");
+  EXPECT_NE(refusal([](const Call& call) {
+              Plan plan = taken_one_by_one<true>(call);
+              if (call.rank == 0) plan.steps.erase(plan.steps.begin() + 1);  // the copy to itself
+              return plan;
+            }).find("waits forever"),
+            std::string::npos);
+}
+
 TEST(Prover, SeesAWrongShare) {
   EXPECT_NE(refusal([](const Call& call) {
               Plan plan = ring::all_reduce(call);

@@ -75,17 +75,18 @@ class Kernels {
   virtual void scale(const Tensor& in, double factor, const Tensor& out) = 0;  // out may be in
   // out += in, for gradient accumulation. out may be float if in is narrower.
   virtual void accumulate(const Tensor& in, const Tensor& out) = 0;
-  // out[i] = a[i] + b[i] (or another Reduction; avg adds) over raw memory, count elements of dtype.
-  // It is the reduction of a collective, written to all `outs`. b and outs may be memory of other
-  // ranks that this device can reach. An out may be a or b. Integer sums and products wrap around.
-  // max and min: if a or b is NaN, the result is the quiet NaN, and -0 < +0, so the bits do not
-  // depend on the order.
-  virtual void reduce_to_all(Reduction reduction, Dtype dtype, const void* a, const void* b,
+  // out[i] = ins[0][i] + ins[1][i] + … (or another Reduction; avg adds) over raw memory, count
+  // elements of dtype. It is the reduction of a collective, of two values or more, rounded after
+  // each addition, and written to all `outs`. ins and outs may be memory of other ranks that this
+  // device can reach. An out may be an in. Integer sums and products wrap around. max and min: if a
+  // value is NaN, the result is the quiet NaN, and -0 < +0, so the bits do not depend on the order.
+  virtual void reduce_to_all(Reduction reduction, Dtype dtype, std::span<const void* const> ins,
                              std::span<void* const> outs, std::int64_t count,
                              Store store = Store::cached) = 0;
   void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b, void* out,
               std::int64_t count) {
-    reduce_to_all(reduction, dtype, a, b, std::span<void* const>(&out, 1), count);
+    const void* const ins[] = {a, b};
+    reduce_to_all(reduction, dtype, ins, std::span<void* const>(&out, 1), count);
   }
   // data[i] /= divisor, in place over raw memory, divisor >= 1. Turns a sum into avg. Floating
   // types divide and round once. Integers truncate toward zero.

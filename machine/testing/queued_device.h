@@ -75,10 +75,11 @@ class QueueThread {
 class QueuedKernels final : public Kernels {
  public:
   QueuedKernels(Kernels& host, QueueThread& worker) : host_(host), worker_(worker) {}
-  void reduce_to_all(Reduction reduction, Dtype dtype, const void* a, const void* b,
+  void reduce_to_all(Reduction reduction, Dtype dtype, std::span<const void* const> ins,
                      std::span<void* const> outs, std::int64_t count, Store store) override {
-    worker_.push([=, this, outs = std::vector<void*>(outs.begin(), outs.end())] {
-      host_.reduce_to_all(reduction, dtype, a, b, outs, count, store);
+    worker_.push([=, this, ins = std::vector<const void*>(ins.begin(), ins.end()),
+                  outs = std::vector<void*>(outs.begin(), outs.end())] {
+      host_.reduce_to_all(reduction, dtype, ins, outs, count, store);
     });
   }
   using T = const Tensor&;

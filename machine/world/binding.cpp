@@ -134,22 +134,22 @@ bool stays_in_cache(std::size_t bytes, int ranks, const SharedCache& cache,
   // AMD's EPYC has 4 MiB for each core, Intel's Xeons 1.4 to 5.
   constexpr std::size_t of_core = std::size_t{4} << 20;
   if (bytes > cache.bytes) return false;
-  // Of ranks that take turns on cores, some collectives lost a fifth by bypassing the cache.
-  if (!cache.virtual_machine || ranks > cache.cores) return true;
+  if (!cache.virtual_machine) return true;
   if (bytes <= static_cast<std::size_t>(cache.cores) * of_core) return true;
-  return measured(std::min(std::bit_ceil(bytes), cache.bytes) / static_cast<std::size_t>(ranks));
+  const int busy = std::min(ranks, cache.cores);  // ranks that share a core share its part
+  return measured(std::min(std::bit_ceil(bytes), cache.bytes) / static_cast<std::size_t>(busy));
 }
 
 bool stays_in_cache(std::size_t bytes, int ranks) {
   static const SharedCache cache{last_level_cache_bytes(),
                                  hwloc_get_nbobjs_by_type(topology(), HWLOC_OBJ_CORE),
                                  is_virtual_machine()};
-  return stays_in_cache(bytes, ranks, cache, [](std::size_t of_rank) {
+  return stays_in_cache(bytes, ranks, cache, [](std::size_t of_core) {
     static std::mutex mutex;
     static std::map<std::size_t, bool> known;
     const std::lock_guard lock(mutex);
-    const auto found = known.find(of_rank);
-    return found != known.end() ? found->second : known[of_rank] = host::stays_in_cache(of_rank);
+    const auto found = known.find(of_core);
+    return found != known.end() ? found->second : known[of_core] = host::stays_in_cache(of_core);
   });
 }
 

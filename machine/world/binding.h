@@ -58,7 +58,7 @@ struct SharedCache {
 };
 // Returns whether ranks can expect to find their `bytes` in it again in the next call. A virtual
 // machine shows the whole cache of its socket, which others use too: above the share of its cores,
-// the answer is that of `measured` for the part of one rank.
+// the answer is that of `measured` for the part of one core.
 bool stays_in_cache(std::size_t bytes, int ranks, const SharedCache& cache,
                     const std::function<bool(std::size_t)>& measured);
 // The same for this host, measured once for each power of two.

@@ -236,23 +236,23 @@ TEST(StepClock, ALinkReportsTheAwaitedRank) {
 TEST(Binding, AVirtualMachineMeasuresACacheAboveTheShareOfItsCores) {
   constexpr std::size_t mib = std::size_t{1} << 20;
   const SharedCache cache{260 * mib, 2, true};
-  std::vector<std::size_t> asked;  // of a rank
+  std::vector<std::size_t> asked;  // of a core
   const auto stays = [&](std::size_t bytes, int ranks, const SharedCache& of, bool answer) {
-    return stays_in_cache(bytes, ranks, of, [&](std::size_t of_rank) {
-      asked.push_back(of_rank);
+    return stays_in_cache(bytes, ranks, of, [&](std::size_t of_core) {
+      asked.push_back(of_core);
       return answer;
     });
   };
   EXPECT_TRUE(stays(8 * mib, 2, cache, false));
   EXPECT_FALSE(stays(261 * mib, 2, cache, true));
-  EXPECT_TRUE(stays(260 * mib, 3, cache, false)) << "ranks take turns";
   EXPECT_TRUE(stays(260 * mib, 2, {260 * mib, 2, false}, false));
   EXPECT_TRUE(stays(32 * mib, 16, {32 * mib, 16, true}, false)) << "has the whole cache";
   EXPECT_TRUE(asked.empty());
   EXPECT_TRUE(stays(9 * mib, 2, cache, true));
   EXPECT_FALSE(stays(16 * mib, 1, cache, false));
   EXPECT_FALSE(stays(259 * mib, 2, cache, false));
-  EXPECT_EQ(asked, (std::vector<std::size_t>{8 * mib, 16 * mib, 130 * mib}));
+  EXPECT_FALSE(stays(32 * mib, 4, cache, false)) << "two ranks share a core";
+  EXPECT_EQ(asked, (std::vector<std::size_t>{8 * mib, 16 * mib, 130 * mib, 16 * mib}));
   EXPECT_FALSE(stays_in_cache(last_level_cache_bytes() + 1, 1));
 }
 

@@ -101,8 +101,9 @@ struct MemoryBandwidth {
   void run() {
     if (!case_.adds()) return context_.device.stream().copy(out_.data(), a_.data(), a_.bytes());
     if (case_.triad()) return kernels().triad(a_, b_, factor, out_);
+    const void* const ins[] = {a_.data(), b_.data()};
     void* const outs[] = {out_.data(), second_.data()};
-    kernels().reduce_to_all(machine::Reduction::sum, case_.dtype, a_.data(), b_.data(),
+    kernels().reduce_to_all(machine::Reduction::sum, case_.dtype, ins,
                             std::span(outs, case_.to_two() ? 2 : 1), a_.size());
   }
 

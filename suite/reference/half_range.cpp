@@ -170,10 +170,10 @@ class RangeDevice::Watch final : public machine::Kernels {
     host_.accumulate(in, out);
     add(out, largest(plain(in)));
   }
-  void reduce_to_all(machine::Reduction reduction, machine::Dtype dtype, const void* a,
-                     const void* b, std::span<void* const> outs, Long count,
+  void reduce_to_all(machine::Reduction reduction, machine::Dtype dtype,
+                     std::span<const void* const> ins, std::span<void* const> outs, Long count,
                      machine::Store store) override {
-    host_.reduce_to_all(reduction, dtype, a, b, outs, count, store);
+    host_.reduce_to_all(reduction, dtype, ins, outs, count, store);
   }
   void divide(machine::Dtype dtype, void* data, Long count, Long divisor) override {
     host_.divide(dtype, data, count, divisor);

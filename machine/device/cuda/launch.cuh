@@ -338,10 +338,12 @@ class CudaLaunch {
 
   // 16 bytes per thread if all addresses have the same offset to a multiple of 16, else one
   // element. Targets beyond most_targets are copies of the first.
-  template <class Body, class T>
-  void join_to(std::int64_t count, Body body, kernel::In<T> a, kernel::In<T> b,
+  template <class T, class Body>
+  void join_to(std::int64_t count, Body body, std::span<const void* const> ins,
                std::span<void* const> outs, Store /*store*/) const {
+    if (ins.size() != 2) throw std::logic_error("a GPU reduces two values at a time");
     if (count <= 0 || outs.empty()) return;
+    const kernel::In<T> a(ins[0]), b(ins[1]);
     constexpr std::size_t bytes = 16;
     constexpr int width = static_cast<int>(bytes / sizeof(T));
     const auto past = [](const void* data) {

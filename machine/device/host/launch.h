@@ -214,47 +214,55 @@ class HostLaunch {
 
   // Runs on the calling thread, because collectives use the others. Works on one cache line at a
   // time, so each line is written whole, once, to every target.
-  template <class Body, class T>
-  void join_to(std::int64_t count, Body body, kernel::In<T> a, kernel::In<T> b,
+  template <class T, class Body>
+  void join_to(std::int64_t count, Body body, std::span<const void* const> ins,
                std::span<void* const> outs, Store store) const {
-    if (outs.size() == 1 && store == Store::cached) {
-      each_of(0, count, body, a, b, kernel::Out<T>(outs[0]));
-      return;
-    }
-    const auto join_line = [&](std::int64_t begin, std::int64_t size) {
-      alignas(host::line_bytes) T line[host::line_bytes / sizeof(T)];
-#pragma omp simd
-      for (std::int64_t i = 0; i < size; ++i)
-        kernel::apply(body, a.slot(a.data + begin + i), b.slot(b.data + begin + i),
-                      kernel::Out<T>::slot(line + i));
+    if (count == 0) return;
+    const auto join = [&](std::int64_t begin, std::int64_t size, T* out) {
+      std::array<const T*, most_joined> some{};
+      std::size_t joined = 0;
+      for (auto left = ins; !left.empty(); joined = 1, some[0] = out) {
+        for (; joined < joined_at_once<T> && !left.empty(); left = left.subspan(1))
+          some[joined++] = static_cast<const T*>(left[0]) + begin;
+        of_number(joined, [&]<std::size_t n>() { join_few<n>(some, 0, size, body, out); });
+      }
+    };
+    if (ins.size() <= joined_at_once<T> && outs.size() == 1 && store == Store::cached)
+      return join(0, count, static_cast<T*>(outs[0]));
+    constexpr auto per_line = static_cast<std::int64_t>(host::line_bytes / sizeof(T));
+    alignas(host::line_bytes) T line[per_line];
+    const auto write_part = [&](std::int64_t begin, std::int64_t size) {
+      join(begin, size, line);
       for (void* out : outs)
         std::memcpy(static_cast<T*>(out) + begin, line, static_cast<std::size_t>(size) * sizeof(T));
     };
-    constexpr auto per_line = static_cast<std::int64_t>(host::line_bytes / sizeof(T));
     const auto past_line = [](const void* out) {
       return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(out) % host::line_bytes /
                                        sizeof(T));
     };
     const std::int64_t phase = past_line(outs[0]);
     std::int64_t i = std::min(count, phase == 0 ? 0 : per_line - phase);
-    join_line(0, i);
+    write_part(0, i);
     const bool streams =
         store == Store::streaming &&
         std::ranges::all_of(outs, [&](const void* out) { return past_line(out) == phase; });
-    for (; i + per_line <= count; i += per_line) {
+    const std::int64_t end = i + (count - i) / per_line * per_line;
+    if (streams && ins.size() <= joined_at_once<T>) {
+      std::array<const T*, most_joined> some{};
+      std::ranges::transform(ins, some.begin(), [](auto in) { return static_cast<const T*>(in); });
+      of_number(ins.size(), [&]<std::size_t n>() { stream_few<n>(some, i, end, body, outs); });
+      i = end;
+    }
+    for (; i < end; i += per_line) {
       if (!streams) {
-        join_line(i, per_line);
+        write_part(i, per_line);
         continue;
       }
-      alignas(host::line_bytes) T line[per_line];
-#pragma omp simd  // without it, the compiler unrolls the loop into branches
-      for (std::int64_t j = 0; j < per_line; ++j)
-        kernel::apply(body, a.slot(a.data + i + j), b.slot(b.data + i + j),
-                      kernel::Out<T>::slot(line + j));
+      join(i, per_line, line);
       for (void* out : outs) host::stream_line(static_cast<T*>(out) + i, line);
     }
-    join_line(i, count - i);
-    host::end_streaming();
+    write_part(i, count - i);
+    if (streams) host::end_streaming();
   }
 
   template <class Body>
@@ -330,6 +338,48 @@ class HostLaunch {
   template <class Body>
   [[gnu::noinline]] static void rows_of(std::int64_t begin, std::int64_t end, Body body) {
     for (std::int64_t row = begin; row < end; ++row) body(row, HostLanes{});
+  }
+
+  static constexpr std::size_t most_joined = 4;  // values in one expression
+  // Compilers vectorize no more than one rounding to half or to FP8 in an expression.
+  template <class T>
+  static constexpr std::size_t joined_at_once =
+      std::is_same_v<Accumulator<T>, T> || std::is_same_v<T, Bfloat16> ? most_joined : 2;
+
+  // 2 … most_joined.
+  template <class Call>
+  static void of_number(std::size_t n, Call call) {
+    if (n == 2) return call.template operator()<2>();
+    if (n == 3) return call.template operator()<3>();
+    call.template operator()<most_joined>();
+  }
+  template <std::size_t n, class Body, class T>
+  static void stream_few(std::array<const T*, most_joined> ins, std::int64_t begin,
+                         std::int64_t end, Body body, std::span<void* const> outs) {
+    constexpr auto per_line = static_cast<std::int64_t>(host::line_bytes / sizeof(T));
+    for (std::int64_t i = begin; i < end; i += per_line) {
+      alignas(host::line_bytes) T line[per_line];
+      for (std::size_t k = 0; k < n; ++k) host::fetch_ahead(ins[k] + i);
+      join_few<n>(ins, i, per_line, body, line);
+      for (void* out : outs) host::stream_line(static_cast<T*>(out) + i, line);
+    }
+  }
+  // out[i] = elements begin + i of the first n ins, joined from the first to the last.
+  template <std::size_t n, class Body, class T>
+  [[gnu::always_inline]] static void join_few(const std::array<const T*, most_joined>& ins,
+                                              std::int64_t begin, std::int64_t size, Body body,
+                                              T* out) {
+    const std::array<const T*, most_joined> from = ins;  // bytes of `out` cannot change it
+#pragma omp simd  // without it, the compiler unrolls the loop into branches
+    for (std::int64_t i = 0; i < size; ++i) {
+      kernel::Value<T> joined = kernel::widen(from[0][begin + i]);
+      for (std::size_t k = 1; k < n; ++k) {
+        kernel::Value<T> next{};
+        body(joined, kernel::widen(from[k][begin + i]), next);
+        joined = k + 1 < n ? kernel::widen(kernel::narrow<T>(next)) : next;
+      }
+      out[i] = kernel::narrow<T>(joined);
+    }
   }
 
   template <class Body, class... Fields>

@@ -2,7 +2,8 @@
 // The elementwise part of Kernels, over a Launch that runs a body on a device:
 //   each(count, body, fields...)      body(values...) for every element
 //   each_at(rows, index, body, fields...)   body(index(i), values...), of rows of index.cols
-//   join_to(count, body, a, b, outs, store)   body(a, b, out), the result to every one of outs
+//   join_to<T>(count, body, ins, outs, store)   body(a, b, out) from value to value, the result to
+//                                               every one of outs
 //   find_errors(count, body, errors)  body(i, errors) for every element
 
 #include <stdexcept>
@@ -27,7 +28,7 @@ class ElementKernels : public Kernels {
   void add(const Tensor& a, const Tensor& b, const Tensor& out) override;
   void scale(const Tensor& in, double factor, const Tensor& out) override;
   void accumulate(const Tensor& in, const Tensor& out) override;
-  void reduce_to_all(Reduction reduction, Dtype dtype, const void* a, const void* b,
+  void reduce_to_all(Reduction reduction, Dtype dtype, std::span<const void* const> ins,
                      std::span<void* const> outs, std::int64_t count, Store store) override;
   void divide(Dtype dtype, void* data, std::int64_t count, std::int64_t divisor) override;
   void fill_normal(const Tensor& out, std::uint64_t seed, Region region, double mean,
@@ -121,22 +122,24 @@ void ElementKernels<Launch>::accumulate(const Tensor& in, const Tensor& out) {
 }
 
 template <class Launch>
-void ElementKernels<Launch>::reduce_to_all(Reduction reduction, Dtype dtype, const void* a,
-                                           const void* b, std::span<void* const> outs,
-                                           std::int64_t count, Store store) {
+void ElementKernels<Launch>::reduce_to_all(Reduction reduction, Dtype dtype,
+                                           std::span<const void* const> ins,
+                                           std::span<void* const> outs, std::int64_t count,
+                                           Store store) {
+  if (ins.size() < 2) throw std::logic_error("a reduction of fewer than two values");
   visit_every(dtype, [&]<class T>(T) {
     using A = Value<T>;
     using C = Comparable<T>;
     switch (reduction) {
       case Reduction::sum:
       case Reduction::avg:
-        return launch_.join_to(count, Add<A>{}, In<T>(a), In<T>(b), outs, store);
+        return launch_.template join_to<T>(count, Add<A>{}, ins, outs, store);
       case Reduction::prod:
-        return launch_.join_to(count, Multiply<A>{}, In<T>(a), In<T>(b), outs, store);
+        return launch_.template join_to<T>(count, Multiply<A>{}, ins, outs, store);
       case Reduction::max:
-        return launch_.join_to(count, Extreme<T, true>{}, In<C>(a), In<C>(b), outs, store);
+        return launch_.template join_to<C>(count, Extreme<T, true>{}, ins, outs, store);
       case Reduction::min:
-        return launch_.join_to(count, Extreme<T, false>{}, In<C>(a), In<C>(b), outs, store);
+        return launch_.template join_to<C>(count, Extreme<T, false>{}, ins, outs, store);
     }
   });
 }

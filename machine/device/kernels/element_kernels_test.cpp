@@ -147,8 +147,8 @@ TEST_P(ElementKernels, ReduceToSeveralTargets) {
                    static_cast<std::size_t>(begin) * size_of(dtype());
           };
           void* const outs[] = {at(first, offset), at(second, other)};
-          kernels().reduce_to_all(Reduction::sum, dtype(), at(a, offset), at(b, offset), outs,
-                                  count, store);
+          const void* const ins[] = {at(a, offset), at(b, offset)};
+          kernels().reduce_to_all(Reduction::sum, dtype(), ins, outs, count, store);
           const Values sums = to_doubles(wanted);
           for (const auto& [tensor, begin] : {std::pair{&first, offset}, {&second, other}}) {
             const Values got = to_doubles(*tensor);

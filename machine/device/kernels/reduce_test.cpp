@@ -167,7 +167,8 @@ TEST_P(Reductions, ToSeveralTargets) {
               SCOPED_TRACE(fmt::format("{} x {} at {}, {}", name(reduction), count, offset, other));
               const Memory first = untouched<T>(), second = untouched<T>();
               void* const outs[] = {at<T>(first, offset), at<T>(second, other)};
-              kernels().reduce_to_all(reduction, dtype(), at<T>(a, offset), at<T>(b, other), outs,
+              const void* const ins[] = {at<T>(a, offset), at<T>(b, other)};
+              kernels().reduce_to_all(reduction, dtype(), ins, outs,
                                       static_cast<std::int64_t>(count), store);
               const auto value = [&](std::size_t i) {
                 return expected(reduction, x[i + offset], y[i + other]);
@@ -179,6 +180,59 @@ TEST_P(Reductions, ToSeveralTargets) {
   });
 }
 
+// Of any number of values, rounded after each. The own value of a rank may be the target.
+TEST_P(Reductions, OfManyValues) {
+  visit_every(dtype(), [&]<class T>(T) {
+    if (!device_->readable_by_host()) {  // a GPU reduces two values at a time
+      const Memory a = upload(inputs<T>());
+      const void* const ins[] = {a.data(), a.data(), a.data()};
+      void* const outs[] = {a.data()};
+      EXPECT_THROW(kernels().reduce_to_all(Reduction::sum, dtype(), ins, outs, 1),
+                   std::logic_error);
+      return;
+    }
+    const std::vector<const void*> none(5, nullptr);  // a share of no elements has no memory
+    void* const nowhere[] = {nullptr};
+    kernels().reduce_to_all(Reduction::sum, dtype(), none, nowhere, 0);
+    for (const Reduction reduction : all_reductions)
+      for (const Store store : {Store::cached, Store::streaming})
+        for (const std::size_t values : {3, 4, 5, 7, 8, 11})
+          for (const std::size_t count : {1, 7, 64, 250}) {
+            SCOPED_TRACE(fmt::format("{} of {} x {}", name(reduction), values, count));
+            std::vector<std::vector<T>> x;
+            std::vector<Memory> memory;
+            std::vector<const void*> ins;
+            for (std::size_t i = 0; i < values; ++i) {
+              x.push_back(inputs<T>(i % 2 == 0));
+              ins.push_back(at<T>(memory.emplace_back(upload(x.back())), i % 3));
+            }
+            const Memory other = untouched<T>();
+            void* const own = const_cast<void*>(ins[values - 2]);
+            void* const outs[] = {own, at<T>(other, (values - 2) % 3)};
+            kernels().reduce_to_all(reduction, dtype(), ins, std::span(outs, 1 + values % 2),
+                                    static_cast<std::int64_t>(count), store);
+            const auto value = [&](std::size_t i) {
+              T sum = x[0][i];
+              for (std::size_t k = 1; k < values; ++k)
+                sum = expected(reduction, sum, x[k][i + k % 3]);
+              return sum;
+            };
+            const std::vector<T> got = download<T>(memory[values - 2]);
+            for (std::size_t i = 0; i < count; ++i)
+              ASSERT_EQ(bits_of(got[i + (values - 2) % 3]), bits_of(value(i))) << i;
+            if (values % 2 != 0) expect_part<T>(other, (values - 2) % 3, count, value);
+            if (HasFatalFailure()) return;
+          }
+  });
+}
+
+TEST_P(Reductions, NeedTwoValues) {
+  const Memory a = upload(std::vector<double>{1});
+  const void* const ins[] = {a.data()};
+  void* const outs[] = {a.data()};
+  EXPECT_THROW(kernels().reduce_to_all(Reduction::sum, dtype(), ins, outs, 1), std::logic_error);
+}
+
 // The targets exceed one launch of a GPU.
 TEST_P(Reductions, ToManyTargets) {
   visit_every(dtype(), [&]<class T>(T) {
@@ -187,7 +241,8 @@ TEST_P(Reductions, ToManyTargets) {
     std::vector<Memory> memory;
     std::vector<void*> outs;
     for (int i = 0; i < 19; ++i) outs.push_back(at<T>(memory.emplace_back(untouched<T>()), 1));
-    kernels().reduce_to_all(Reduction::sum, dtype(), at<T>(a, 1), at<T>(b, 1), outs, 250);
+    const void* const ins[] = {at<T>(a, 1), at<T>(b, 1)};
+    kernels().reduce_to_all(Reduction::sum, dtype(), ins, outs, 250);
     for (const Memory& one : memory)
       expect_part<T>(one, 1, 250,
                      [&](std::size_t i) { return expected(Reduction::sum, x[i + 1], y[i + 1]); });
