@@ -16,7 +16,7 @@ constexpr Slice own = input(0), target = output(0), bay = scratch(0, 0);
 
 Plan plan_of(std::vector<Step> steps) { return {1, 4, 2, std::move(steps)}; }
 
-// "0 1 own 3 -> output[0]": the peers and the own data in order. Empty: no joined sum.
+// "0 1 own 3 -> out": the peers and the own data in order. Empty: no joined sum.
 std::string text(const JoinedSum& sum) {
   std::string found;
   for (const Summand& summand : sum.summands)
