@@ -54,9 +54,9 @@ class Binding {
     for (std::size_t i = bound_.actions.size(); i-- > 0;) {
       Action& action = bound_.actions[i];
       if (action.verb == Verb::receive) behind[{action.peer, action.target}] = later[action.peer];
-      if (action.verb == Verb::receive || action.verb == Verb::receive_reduce) ++later[action.peer];
+      if (action.verb == Verb::receive) ++later[action.peer];
       for (const Term& term : action.terms)
-        if (term.peer >= 0 && term.peer != action.peer) ++later[term.peer];
+        if (term.peer >= 0) ++later[term.peer];
       if (action.verb != Verb::post) continue;
       const auto received = behind.find({action.peer, action.target});
       if (received == behind.end())
@@ -137,7 +137,8 @@ class Binding {
     sites_.push_back(sites);
   }
 
-  // The last step of the sum, with all summands.
+  // Binds the sum as one receive_reduce, whose peer and source are the last of its peers and
+  // sources.
   void bind(const JoinedSum& sum) {
     Step step{Verb::receive_reduce, -1, sum.target, sum.target};
     for (const Summand& summand : sum.summands)

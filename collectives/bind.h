@@ -20,9 +20,9 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
-// A summand of a joined sum: a peer's message, or this rank's data.
+// A summand: the next message of a peer, or this rank's data.
 struct Term {
-  int peer = -1;
+  int peer = -1;  // -1: own
   Place own{};
 };
 

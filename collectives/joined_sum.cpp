@@ -68,7 +68,13 @@ JoinedSum joined_sum(const Plan& plan, std::size_t first) {
     sum.steps += next->steps;
     sum.target = next->target;
   }
-  return sum.summands.size() > 2 ? sum : JoinedSum{};
+  if (sum.summands.size() <= 2) return {};
+  // The peer writes to a place that it was posted, and the post needs its receive.
+  const bool posted = std::ranges::any_of(steps.first(first), [&](const Step& earlier) {
+    return earlier.verb == Verb::post && begin.verb == Verb::receive &&
+           earlier.peer == begin.peer && earlier.target == begin.target;
+  });
+  return posted ? JoinedSum{} : sum;
 }
 
 }  // namespace collectives

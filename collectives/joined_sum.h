@@ -25,7 +25,8 @@ struct JoinedSum {
 };
 
 // Returns the sum that begins with plan.steps[first], as long as possible. No later step reads a
-// slice that the sum no longer writes, and no peer has two summands.
+// slice that the sum no longer writes, no peer has two summands, and the first one has no posted
+// place.
 JoinedSum joined_sum(const Plan& plan, std::size_t first);
 
 }  // namespace collectives

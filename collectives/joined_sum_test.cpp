@@ -71,6 +71,16 @@ TEST(JoinedSum, TakesOneMessageOfAPeer) {
             "own 1 2 -> out");
 }
 
+TEST(JoinedSum, DoesNotBeginInAPostedPlace) {
+  const auto posted_by = [](int peer) {
+    const Plan plan = plan_of({post(peer, target), receive(1, target),
+                               receive_reduce(2, target, target), reduce(own, target)});
+    return text(joined_sum(plan, 1));
+  };
+  EXPECT_EQ(posted_by(3), "1 2 own -> out");
+  EXPECT_EQ(posted_by(1), "");
+}
+
 TEST(JoinedSum, WritesWhatALaterStepReads) {
   const std::vector<Step> sum = {receive_reduce(1, own, bay), receive_reduce(2, bay, bay),
                                  receive_reduce(3, bay, target)};

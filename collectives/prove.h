@@ -6,8 +6,9 @@
 //   - if several ranks hold a result, they added in the same order, so their bits agree;
 //   - from its post until it is received, only the peer uses a posted place, and the peer writes to
 //     it only after it has read its old value;
-//   - no step reads unwritten data, no plan deadlocks, no channel holds more than max_outstanding
-//     messages, and every message sent is received.
+//   - no step reads unwritten data, no plan deadlocks, even if messages of a joined sum wait for
+//     each other (joined_sum.h), no channel holds more than max_outstanding messages, and every
+//     message sent is received.
 // It holds for the given placement (in place or not). Messages are read as the links read them: in
 // place, at the latest moment.
 
