@@ -264,6 +264,34 @@ TEST_P(Gemm, SeveralPanelsInEachExtent) {
   }
 }
 
+// On the host, products of floats whose right matrix has long rows are oneDNN's sgemm.
+TEST_P(Gemm, LongRowsOfTheRightMatrix) {
+  constexpr std::int64_t m = 9, n = 800, k = 70, left = m + k, right = n + 3, result = n + 30;
+  const Tensor b = random({k, right}), c = random({m, result});
+  Matrix mb = matrix(b), mc = matrix(c);
+  mb.cols = mc.cols = n;
+  for (const bool transposed : {false, true}) {
+    const Tensor a = random({transposed ? k : m, left});
+    Matrix ma = matrix(a);
+    ma.cols = transposed ? m : k;
+    if (transposed) ma = ma.transposed();
+    for (const int threads : {1, 3}) {
+      if (device_->kind() == Device::Kind::host) device_->set_threads(threads);
+      for (const auto& [alpha, beta] : {std::pair{1.0f, 0.0f}, {-0.5f, 1.5f}}) {
+        SCOPED_TRACE(fmt::format("transposed {} threads {} beta {}", transposed, threads, beta));
+        const Values before = to_doubles(c);
+        check(ma, mb, mc, alpha, beta, a, b, c);
+        const Values after = to_doubles(c);
+        for (std::size_t i = 0; i < after.size(); ++i) {
+          if (i % result >= n) {
+            ASSERT_EQ(after[i], before[i]) << "wrote outside of c, at " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Ranks are threads of one process, each with its own device, thread count and cached primitives.
 TEST_P(Gemm, RanksAtOnce) {
   if (device_->kind() != Device::Kind::host) GTEST_SKIP() << "one rank a CUDA device";
