@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -62,6 +64,16 @@ class Binding {
       if (received == behind.end())
         throw std::logic_error("a plan posts a place that it does not receive into");
       action.ahead = later[action.peer] - received->second;
+    }
+  }
+
+  void find_lends() {
+    std::set<int> awaited;  // peers whose messages follow
+    for (Action& action : std::views::reverse(bound_.actions)) {
+      if (action.verb == Verb::send) action.lends = awaited.contains(action.peer);
+      if (action.verb == Verb::receive) awaited.insert(action.peer);
+      for (const Term& term : action.terms)
+        if (term.peer >= 0) awaited.insert(term.peer);
     }
   }
 
@@ -189,6 +201,7 @@ BoundPlan bind(const Plan& plan, const Layout& layout, bool in_place, std::size_
   Binding binding(plan, layout, in_place, element_bytes, joins_sums);
   if (store == machine::Store::streaming) binding.choose_stores();
   binding.number_posts();
+  binding.find_lends();
   binding.count_forwards();
   binding.join_sends();
   return binding.take();

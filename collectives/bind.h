@@ -35,6 +35,7 @@ struct Action {
   std::vector<std::size_t> after;  // sends that peers must have read before target is written
   int ahead = 0;                   // of a post: number of the message from now; 1: the next
   bool pushes = false;             // of a send: Step::pushes
+  bool lends = false;              // of a send: a message of its peer follows in the plan
   std::size_t forwards = 0;        // of a sum: number of sends of exactly this target that follow
   std::vector<int> to_all;  // of a send: its peer and those of the sends of this source that follow
   std::vector<Term> terms;  // of a receive_reduce: its summands, in the order of the additions

@@ -83,6 +83,19 @@ TEST(Bind, JoinsSendsOfTheSameData) {
   EXPECT_EQ(actions[7].to_all, std::vector<int>{3});
 }
 
+TEST(Bind, ASendToAPeerWhoseMessageFollowsLends) {
+  Plan plan{1, 4, 0, {}};
+  plan.steps = {send(1, input(0)),     receive(1, output(0)),
+                send(2, input(1)),     send(1, input(1)),
+                send(3, input(2)),     receive_reduce(3, input(3), output(3)),
+                receive(2, output(1)), send(3, input(0))};
+  const Layout layout(machine::Operation::all_reduce, plan, {0, 4}, 400);
+  std::vector<bool> lends;
+  for (const Action& action : bind(plan, layout, false, 4, machine::Store::cached).actions)
+    lends.push_back(action.lends);
+  EXPECT_EQ(lends, (std::vector<bool>{true, false, true, false, true, false, false, false}));
+}
+
 TEST(Bind, ReusedDataStaysInTheCache) {
   Plan plan{1, 4, 0, {}};
   plan.steps = {receive(1, output(0)), receive(1, output(1)), copy(input(2), output(2)),

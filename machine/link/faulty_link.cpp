@@ -56,6 +56,9 @@ class FaultyLink final : public Link {
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override {
     return peers_[peer].last_sent = as_counted().send(peer, data, bytes);
   }
+  std::uint64_t do_lend(int peer, const void* data, std::size_t bytes) override {
+    return peers_[peer].last_sent = as_counted().lend(peer, data, bytes);
+  }
   void do_wait_sent(int peer, std::uint64_t number) override {
     as_counted().wait_sent(peer, number);
   }

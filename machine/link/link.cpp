@@ -52,6 +52,13 @@ std::uint64_t Link::send(int peer, const void* data, std::size_t bytes) {
   return number;
 }
 
+std::uint64_t Link::lend(int peer, const void* data, std::size_t bytes) {
+  const std::uint64_t number = do_lend(peer, data, bytes);
+  current_->bytes_sent += bytes;
+  ++current_->messages_sent;
+  return number;
+}
+
 void Link::send_to_all(std::span<const int> peers, const void* data, std::size_t bytes,
                        std::span<std::uint64_t> numbers) {
   do_send_to_all(peers, data, bytes, numbers);

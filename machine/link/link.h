@@ -107,6 +107,9 @@ class Link {
 
   // Starts sending; returns the message's number on this channel, from 1.
   std::uint64_t send(int peer, const void* data, std::size_t bytes);
+  // Sends like send, from a rank that waits for a message of this peer later in the same operation.
+  // So the transport may let the peer read data in place where it would have copied them.
+  std::uint64_t lend(int peer, const void* data, std::size_t bytes);
   // Sends the same bytes to several peers, in their order. Sets the number of each message.
   void send_to_all(std::span<const int> peers, const void* data, std::size_t bytes,
                    std::span<std::uint64_t> numbers);
@@ -170,6 +173,9 @@ class Link {
  private:
   virtual void do_exchange(std::span<const Transfer> transfers);
   virtual std::uint64_t do_send(int peer, const void* data, std::size_t bytes) = 0;
+  virtual std::uint64_t do_lend(int peer, const void* data, std::size_t bytes) {
+    return do_send(peer, data, bytes);
+  }
   virtual void do_wait_sent(int peer, std::uint64_t number) = 0;
   virtual std::uint64_t last_sent(int peer) const = 0;
   virtual void do_post(int, int, void*, std::size_t) {}

@@ -189,6 +189,35 @@ TEST(SharedMemoryLink, PeersReadOneCopyOfAMessageToAll) {
   });
 }
 
+// Three ranks share the cores of a host with two.
+TEST(SharedMemoryLink, ALentMessageIsReadInPlaceIfRanksShareCores) {
+  std::atomic<bool> rewritten = false;
+  run_ranks(3, [&](World& world) {
+    const auto link = connect(world, world.group(), Transport::shared_memory);
+    for (const std::size_t bytes : {inline_bytes, std::size_t{2048}, eager_bytes}) {
+      if (world.rank() == 0) rewritten = false;
+      world.barrier(world.group());
+      const auto before = pattern(0, 1, 1, bytes), after = pattern(0, 1, 2, bytes);
+      if (world.rank() == 0) {
+        auto data = before;
+        const std::uint64_t number = link->lend(1, data.data(), bytes);
+        data = after;
+        rewritten = true;
+        link->wait_sent(1, number);
+      } else if (world.rank() == 1) {
+        while (!rewritten) std::this_thread::yield();
+        std::vector<unsigned char> got(bytes);
+        link->receive(0, got.data(), bytes);
+        EXPECT_EQ(got, link->shares_cores() && bytes > 2048 ? after : before) << bytes;
+      }
+      world.barrier(world.group());
+    }
+    if (world.rank() == 0) {
+      EXPECT_EQ(link->total().messages_sent, 3u);
+    }
+  });
+}
+
 TEST(SharedMemoryLink, AMessageToAllOutlivesItsLink) {
   std::atomic<bool> closed = false;
   run_ranks(3, [&](World& world) {

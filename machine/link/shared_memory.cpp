@@ -57,6 +57,12 @@ std::uint64_t SharedMemoryLink::send_longer(int peer, Slot& slot, const void* da
     host::fetch_to_write(to(peer).payload[(number + 1) % Channel::payloads], bytes);
     return number;
   }
+  return send_in_place(peer, slot, data, bytes);
+}
+
+std::uint64_t SharedMemoryLink::send_in_place(int peer, Slot& slot, const void* data,
+                                              std::size_t bytes) {
+  const std::uint64_t number = last_sent(peer);
   if (!readable_by_peers(data, bytes)) {
     void* copy = shared_.memory->allocate(bytes);
     if (!copy)
@@ -70,6 +76,15 @@ std::uint64_t SharedMemoryLink::send_longer(int peer, Slot& slot, const void* da
   slot.address = shared_.offset(data);
   lent_[peer].last = number;
   return publish(peer, slot);
+}
+
+// A copy costs a core's time and, with eight payload blocks for each peer, its cache. It saves the
+// sender a wait only if the receiver is late. A receiver that takes turns with the sender has to
+// run anyway before the sender gets its message. Shorter messages take as long either way.
+std::uint64_t SharedMemoryLink::do_lend(int peer, const void* data, std::size_t bytes) {
+  constexpr std::size_t worth_a_wait = 2048;
+  if (!shares_cores() || bytes <= worth_a_wait) return do_send(peer, data, bytes);
+  return send_in_place(peer, next_slot(peer, bytes), data, bytes);
 }
 
 SharedMemoryLink::Copy* SharedMemoryLink::free_copy() {

@@ -2,7 +2,8 @@
 // The shared_memory transport: a receiver reads the sender's memory in place, or, for small
 // messages, from the channel itself: up to inline_bytes travel in the descriptor's line, up to
 // eager_bytes in one of 8 payload blocks, more by address. If several peers get the same eager
-// bytes, they all read one copy in the sender's memory.
+// bytes, they all read one copy in the sender's memory. If ranks share cores, a message of more
+// than 2 KiB goes by address also if its sender waits for the receiver anyway (Link::lend).
 
 #include <vector>
 
@@ -35,6 +36,7 @@ class SharedMemoryLink final : public ChannelLink {
   };
 
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;
+  std::uint64_t do_lend(int peer, const void* data, std::size_t bytes) override;
   void do_send_to_all(std::span<const int> peers, const void* data, std::size_t bytes,
                       std::span<std::uint64_t> numbers) override;
   void do_wait_sent(int peer, std::uint64_t number) override;
@@ -48,6 +50,8 @@ class SharedMemoryLink final : public ChannelLink {
   // Sends a message that does not fit into its descriptor. Apart, so that shorter ones stay short.
   [[gnu::noinline]] std::uint64_t send_longer(int peer, Slot& slot, const void* data,
                                               std::size_t bytes);
+  // Sends a message that the peer reads where it is, or in a copy if the peer cannot read there.
+  std::uint64_t send_in_place(int peer, Slot& slot, const void* data, std::size_t bytes);
   void free_staged(int peer);
   // Returns the next copy to write to, or null while a peer may still read it.
   Copy* free_copy();
