@@ -137,8 +137,8 @@ std::uint64_t Execution::send(machine::Link& link, const Action& action, const s
     }
     if (link.shares_cores()) std::this_thread::yield();
   }
-  return action.lends ? link.lend(action.peer, source, action.bytes)
-                      : link.send(action.peer, source, action.bytes);
+  if (action.lends) return link.lend(action.peer, source, action.bytes);
+  return link.send(action.peer, source, action.bytes);
 }
 
 std::size_t Execution::reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,
