@@ -67,6 +67,7 @@ class Binding {
     }
   }
 
+  // A rank that still receives from the peer of a send waits for that peer anyway (Link::lend).
   void find_lends() {
     std::set<int> awaited;  // peers whose messages follow
     for (Action& action : std::views::reverse(bound_.actions)) {

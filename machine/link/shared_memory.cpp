@@ -80,7 +80,8 @@ std::uint64_t SharedMemoryLink::send_in_place(int peer, Slot& slot, const void* 
 
 // A copy costs a core's time and, with eight payload blocks for each peer, its cache. It saves the
 // sender a wait only if the receiver is late. A receiver that takes turns with the sender has to
-// run anyway before the sender gets its message. Shorter messages take as long either way.
+// run anyway before the sender gets its message. 2 KiB take as long either way; fewer bytes take
+// longer by address.
 std::uint64_t SharedMemoryLink::do_lend(int peer, const void* data, std::size_t bytes) {
   constexpr std::size_t worth_a_wait = 2048;
   if (!shares_cores() || bytes <= worth_a_wait) return do_send(peer, data, bytes);

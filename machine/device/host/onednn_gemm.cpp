@@ -155,10 +155,10 @@ bool multiply_terms(const Matrix& a, const Matrix& b, const Matrix& c, float alp
   return true;
 }
 
-// Whether oneDNN's sgemm, which packs b, is faster than its matmul, which reads b's rows where they
-// are: if these are long, its lines share few sets of the L1 cache, and each is in another page. On
-// a Xeon, products with rows of 3072 columns took 2 to 3 times as long by matmul, with 768 a tenth
-// longer, with 512 less time. Few terms do not repay the packing.
+// Whether oneDNN's sgemm is faster than its matmul: if b has long rows. On a Xeon, products with
+// rows of 3072 columns took 2 to 3 times as long by matmul, with 768 a tenth longer, with 512 less
+// time. Presumably sgemm packs b and matmul reads it in place, where lines of a column share few
+// sets of the L1 cache and each is in another page. With few terms, either may be faster.
 bool sgemm_is_faster(const Matrix& a, const Matrix& b, const Matrix& c) {
   constexpr std::int64_t least_columns = 768, least_terms = 64;
   return a.dtype == Dtype::float32 && c.dtype == Dtype::float32 && c.batch[0] * c.batch[1] == 1 &&
